@@ -46,6 +46,8 @@ from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
+from http_gateway.openai.conversations.kept_conversations import CONVERSATIONS, KeptConversations
+from http_gateway.openai.conversations.routes import ConversationRoutes
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.kept_space import KeptSpace
@@ -69,7 +71,7 @@ from sax.fields.field import RequestRoute
 from sax.storage.object_store import MeasuredStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
-SPACE_FOLDERS = (FOLDER, ENDS)  # what counts as kept for a key
+SPACE_FOLDERS = (FOLDER, ENDS, CONVERSATIONS)  # what counts as kept for a key
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -162,9 +164,10 @@ def _keep(
     config, patient = backend.config, PatientStore(store) if store is not None else None
     space = KeptSpace(store, SPACE_FOLDERS, config.max_key_bytes)
     stored = StoredResponses(store, config.response_ttl_s, space=space)
+    conversations = KeptConversations(store, config.response_ttl_s, space)
     runs = app.state.background = BackgroundRuns(stored, space, limiter)
     files = KeptFiles(store, most_bytes=config.max_key_bytes)
-    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored, runs)
+    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored, runs, conversations)
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,
         RequestRoute.COMPLETIONS: openai.completions,
@@ -176,10 +179,13 @@ def _keep(
         KeptBatches(patient if wanted else None),
         KeptFiles(patient),
         LineRunner(handlers, backend.catalog, authentication, limiter=limiter),
-        (stored.sweep, files.sweep, batches.sweep) if store is not None else (),
+        (stored.sweep, conversations.sweep, files.sweep, batches.sweep)
+        if store is not None
+        else (),
         slots=LineSlots(config.batch_concurrency, backend.metrics.busy),
     )
     app.include_router(responses.router())
+    app.include_router(ConversationRoutes(conversations).router())
     forbidden = [] if wanted else [Depends(refuse_batches)]
     for routes in (FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
         app.include_router(routes.router(), dependencies=forbidden)

@@ -235,6 +235,16 @@ _RESPONSES = (
         bytes=TEXT_BYTES,
         values=8,
     ),
+    # 512: parts of an item
+    RequestField(
+        name="items",
+        kind=Kind.MESSAGES,
+        routes=(RequestRoute.CONVERSATIONS,),
+        count=20,  # OpenAI's own limit
+        bytes=TEXT_BYTES,
+        values=512,
+    ),
+    _many("conversation", Kind.MAP, RequestRoute.RESPONSES, count=1, bytes=LABEL_BYTES),
     _text("input.role", 64, RequestRoute.RESPONSES),
     # A text, or a list of parts
     _many("input.content", Kind.TEXTS, RequestRoute.RESPONSES, count=1024, bytes=TEXT_BYTES),
@@ -353,7 +363,13 @@ _LABELS = (
     # 64: parts of a text, each with its type
     _many("prediction", Kind.MAP, RequestRoute.CHAT, count=8, bytes=TEXT_BYTES, values=64),
     _text("cache_salt", LABEL_BYTES, *_GENERATED, *_OURS),
-    _many("metadata", Kind.MAP, *_V1, *_TOKENS, RequestRoute.BATCHES, count=16, bytes=LABEL_BYTES),
+    _many(
+        "metadata",
+        Kind.MAP,
+        *(*_V1, *_TOKENS, RequestRoute.BATCHES, RequestRoute.CONVERSATIONS),
+        count=16,
+        bytes=LABEL_BYTES,
+    ),
     _text("request_id", LABEL_BYTES, *_OURS),
     # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
     RequestField(

@@ -76,7 +76,8 @@ def _calls(common: Mapping[str, Schema], content: Schema) -> list[Schema]:
     return made
 
 
-def _input() -> Schema:
+def items_schema(*, most: int | None, least: int = 1) -> Schema:
+    """Return the schema of a list of items."""
     content: Schema = {"anyOf": [_text("input.content"), _parts(["input_text", "output_text"])]}
     message = {
         "type": {"enum": ["message", None]},
@@ -105,14 +106,12 @@ def _input() -> Schema:
             },
         ),
     ]
+    return {"type": "array", "items": {"anyOf": kinds}, "minItems": least, "maxItems": most}
+
+
+def _input() -> Schema:
     most = field(RequestRoute.RESPONSES, "input").count
-    items: Schema = {
-        "type": "array",
-        "items": {"anyOf": kinds},
-        "minItems": 1,
-        "maxItems": most,
-    }
-    return {"anyOf": [_text("input"), items]}
+    return {"anyOf": [_text("input"), items_schema(most=most)]}
 
 
 def _format() -> Schema:
@@ -193,6 +192,9 @@ RESPONSE = RequestBody(
         "tools": _tools(),
         "tool_choice": _CHOICE,
         "stream_options": _or_null(_STREAM_OPTIONS),
+        "conversation": {
+            "anyOf": [_text("previous_response_id"), _object({"id": {"type": "string"}}), _NULL]
+        },
         "include": _or_null(
             {"type": "array", "items": {"enum": [*INCLUDED]}, "maxItems": len(INCLUDED)}
         ),

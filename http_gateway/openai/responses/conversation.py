@@ -40,8 +40,10 @@ def to_conversation(
     instructions: str,
     items: Sequence[Mapping[str, object]],
     earlier: Sequence[Mapping[str, object]] = (),
+    names: tuple[str, str] = ("input", "previous_response_id"),
 ) -> tuple[Message, ...]:
-    """Return the messages of a chat. earlier: items of the responses before this one.
+    """Return the messages of a chat. earlier: items of the responses before this one. names: of
+    the fields that hold the items and the earlier ones.
 
     Raises InvalidRequest or UnsupportedParameter naming the part, as in input[2].role.
     """
@@ -49,9 +51,9 @@ def to_conversation(
     if instructions:
         made.messages.append(Message("system", instructions))
     for n, item in enumerate(earlier):
-        made.add(dict(item), f"previous_response_id[{n}]")
+        made.add(dict(item), f"{names[1]}[{n}]")
     for n, item in enumerate(items):
-        made.add(dict(item), f"input[{n}]")
+        made.add(dict(item), f"{names[0]}[{n}]")
     made.end_turn()
     return tuple(made.messages)
 

@@ -32,6 +32,11 @@ def to_items(given: Sequence[Mapping[str, object]]) -> list[Item]:
     return [_whole(item) for item in given]
 
 
+def to_new_items(given: Sequence[Mapping[str, object]]) -> list[Item]:
+    """Return items in full, under ids that no others have. They must have been checked."""
+    return [_whole({**item, "id": None}) for item in given]
+
+
 def _whole(item: Mapping[str, object]) -> Item:
     kind = str(item.get("type") or "message")
     made: Item = {"status": "completed", **item, "type": kind}

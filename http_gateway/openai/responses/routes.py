@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.openai.conversations.kept_conversations import KeptConversations
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
     ResponseBody,
@@ -24,9 +25,9 @@ from http_gateway.openai.responses.answer import (
 from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.items import Item, listed, to_items
+from http_gateway.openai.responses.items import Item, listed, to_items, to_new_items
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
-from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
+from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, told_tools
 from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import ended_early, generate_requests
@@ -65,6 +66,8 @@ class ResponseJob:
     answer: ResponseAnswer
     context: list[Item]  # input items, those of earlier responses first
     keep: bool
+    conversation: str | None  # that the answer is added to
+    added: list[Item]  # to it before the answer
     limit_s: float
     headers: dict[str, str]  # of the reply
 
@@ -74,10 +77,17 @@ class ResponseJob:
 
 
 class ResponseRoutes:
-    def __init__(self, backend: Backend, stored: StoredResponses, runs: BackgroundRuns) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        stored: StoredResponses,
+        runs: BackgroundRuns,
+        conversations: KeptConversations,
+    ) -> None:
         self._backend = backend
         self._stored = stored
         self._runs = runs
+        self._conversations = conversations
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/responses", tags=["openai"])
@@ -135,8 +145,9 @@ class ResponseRoutes:
         if body.store or body.background:
             self._stored.check("store" if body.store else "background")
         earlier = await self._earlier(body)
+        names = ("input", "conversation" if body.conversation_id else "previous_response_id")
         messages = await self._backend.with_images(
-            to_conversation(body.instructions or "", listed(body.input), earlier), "input"
+            to_conversation(body.instructions or "", listed(body.input), earlier, names), "input"
         )
         id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
@@ -150,6 +161,8 @@ class ResponseRoutes:
             answer=ResponseAnswer(head, body.shape(), body.offered.called, body.style),
             context=[*earlier, *to_items(listed(body.input))],
             keep=keep,
+            conversation=body.conversation_id,
+            added=to_new_items(listed(body.input)) if body.conversation_id else [],
             limit_s=self._backend.limit_s(request, body.timeout),
             headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )
@@ -165,6 +178,11 @@ class ResponseRoutes:
 
     async def _earlier(self, body: ResponseRequest) -> list[Item]:
         """Return the items of the conversation so far."""
+        if body.conversation_id is not None:
+            self._conversations.check("conversation")
+            items = await self._conversations.items(body.conversation_id, "conversation")
+            check_length(items, "conversation")
+            return items
         if not body.previous_response_id:
             return []
         return await self._stored.conversation(body.previous_response_id, "previous_response_id")
@@ -178,8 +196,7 @@ class ResponseRoutes:
                 await self._backend.generate_to(job.request, job.answer.read, job.limit_s)
             finally:
                 self._count(job)
-            if not job.answer.finished:
-                raise ended_early()
+            await self._extend(job)
 
         await self._runs.start(kept, work(), job.kept)
         return _json(kept.response, job.headers)
@@ -215,10 +232,17 @@ class ResponseRoutes:
     async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
         await self._backend.generate_to(job.request, sink, job.limit_s)
-        if not job.answer.finished:
-            raise ended_early()
+        await self._extend(job)
         if job.keep:
             await self._stored.put(job.kept())
+
+    async def _extend(self, job: ResponseJob) -> None:
+        """Add a whole answer, and what it answers, to its conversation."""
+        if not job.answer.finished:
+            raise ended_early()
+        if job.conversation is not None:
+            output: list[Item] = job.answer.whole()["output"]
+            await self._conversations.add(job.conversation, [*job.added, *output])
 
     def _count(self, job: ResponseJob) -> None:
         self._backend.count(job.answer.prompt_tokens, job.answer.completion_tokens)
@@ -245,6 +269,7 @@ def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dic
         "object": "response",
         "created_at": created,
         "background": bool(body.background),
+        "conversation": {"id": body.conversation_id} if body.conversation_id else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
@@ -45,7 +45,6 @@ LABELS = frozenset(
 # Field -> the values besides null that change nothing. Any other value is refused.
 UNCHANGED: dict[str, tuple[object, ...]] = {
     "context_management": ([],),
-    "conversation": (),
     "moderation": (),
     "prompt": (),
     "service_tier": TIERS,
@@ -53,9 +52,6 @@ UNCHANGED: dict[str, tuple[object, ...]] = {
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {"include_obfuscation": (False,)}
 _TEXT: dict[str, tuple[object, ...]] = {"verbosity": ("medium",)}
 SUMMARIES = ("auto", "concise", "detailed")
-_REMEDIES = {
-    "conversation": "send previous_response_id, or all items in input",
-}
 
 
 def _read_input(value: object) -> object:
@@ -80,6 +76,7 @@ class ResponseRequest(SamplingFields):
     ]
     instructions: Annotated[str, bounded(_ROUTE, "instructions")] | None = None
     previous_response_id: Annotated[str, bounded(_ROUTE, "previous_response_id")] | None = None
+    conversation: Annotated[str | dict[str, str], bounded(_ROUTE, "conversation")] | None = None
     store: Annotated[bool, checked(_ROUTE, "store")] | None = None
     stream: Annotated[bool, checked(_ROUTE, "stream")] | None = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -120,12 +117,10 @@ class ResponseRequest(SamplingFields):
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         extra = self.model_extra or {}
-        for name, remedy in _REMEDIES.items():
-            if extra.get(name):
-                raise UnsupportedParameter(f"{name} is not supported: {remedy}", param=name)
         refuse_unsupported(extra, UNCHANGED, LABELS, route=_ROUTE)
         self._check_spelling()
         self._check_background()
+        self._check_conversation()
         self._check_include()
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
         if self.stream_options and not self.stream:
@@ -151,14 +146,25 @@ class ResponseRequest(SamplingFields):
                 "a response in the background is stored: leave out store", param="store"
             )
 
+    def _check_conversation(self) -> None:
+        given = self.conversation
+        if isinstance(given, dict) and [*given] != ["id"]:
+            raise InvalidRequest(
+                "conversation: send its id, or an object with an id", param="conversation"
+            )
+        if given and self.previous_response_id:
+            raise InvalidRequest(
+                "conversation and previous_response_id both say what was before: send one of them",
+                param="conversation",
+            )
+
+    @property
+    def conversation_id(self) -> str | None:
+        given = self.conversation
+        return given["id"] if isinstance(given, dict) else given
+
     def _check_include(self) -> None:
-        for n, name in enumerate(self.include or ()):
-            if name not in INCLUDED:
-                raise UnsupportedParameter(
-                    f"include[{n}] {quoted(name)} is not supported: send {', '.join(INCLUDED)}, or "
-                    "leave it out",
-                    param=f"include[{n}]",
-                )
+        check_included(self.include or ())
         if self.top_logprobs and not self.logprobs_asked:
             raise InvalidRequest(
                 f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs"
@@ -229,6 +235,17 @@ class ResponseRequest(SamplingFields):
             tools=chat.callable_tools,
             parallel_calls=chat.parallel_tool_calls,
         )
+
+
+def check_included(names: Sequence[str]) -> None:
+    """Raise UnsupportedParameter for a part of replies that cannot be included."""
+    for n, name in enumerate(names):
+        if name not in INCLUDED:
+            raise UnsupportedParameter(
+                f"include[{n}] {quoted(name)} is not supported: send {', '.join(INCLUDED)}, or "
+                "leave it out",
+                param=f"include[{n}]",
+            )
 
 
 def _constraint(text: Mapping[str, object]) -> dict[str, Any]:
