@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from http_gateway import modes
+from http_gateway.bounds import check_names
 from sax.chat import Tool
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -89,10 +91,12 @@ def _schema(value: object, at: str) -> str:
 
 
 def refuse_others(parts: Mapping[str, object], at: str) -> None:
-    """Raise UnsupportedParameter for fields that nobody has read."""
+    """Raise UnsupportedParameter for fields that nobody has read, unless unknown ones may pass."""
+    check_names(parts, f"{at}.")
     for name in parts:
         path = f"{at}.{shortened(name)}"
-        raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
+        if not modes.ignored(path):
+            raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
 
 
 def known_tool(name: str, tools: Sequence[Tool]) -> str:
