@@ -18,8 +18,8 @@ from http_gateway.openai.responses.bodies import items_schema
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import to_new_items
 from http_gateway.openai.responses.schema import check_included
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.stored import PageQuery, list_body, page_of
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import (
     ALWAYS,
     JSON,

@@ -30,8 +30,9 @@ from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, told_tools
 from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
-from http_gateway.openai.routes import ended_early, generate_requests
+from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
+from http_gateway.openai.whole import ended_early
 from http_gateway.openapi import (
     ALWAYS,
     JSON,

@@ -13,9 +13,10 @@ from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
 from http_gateway.openai.responses.open_item import ReasoningStyle
 from http_gateway.openai.responses.tools import OfferedTools, read_offered
-from http_gateway.openai.schema import TIERS, SamplingFields, refuse_unsupported, sampling_of
+from http_gateway.openai.schema import SamplingFields, sampling_of
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tool_choice import read_choice
+from http_gateway.openai.unsupported import TIERS, refuse_unsupported
 from sax.chat import ChatOptions
 from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
