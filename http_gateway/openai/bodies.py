@@ -10,6 +10,7 @@ from http_gateway.openai.prompts import messages_schema, prompts_schema, texts_s
 from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.unsupported import (
     CHAT_LABELS,
+    CHAT_REMARKS,
     CHAT_UNCHANGED,
     COMPLETION_UNCHANGED,
     LABELS,
@@ -105,6 +106,7 @@ CHAT = RequestBody(
     route=RequestRoute.CHAT,
     unchanged=CHAT_UNCHANGED,
     labels=CHAT_LABELS,
+    remarks=CHAT_REMARKS,
     replaced={**_shared(RequestRoute.CHAT), "messages": messages_schema(RequestRoute.CHAT)},
     rules=(
         *_RULES,

@@ -33,6 +33,25 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
 COMPLETION_UNCHANGED: dict[str, tuple[object, ...]] = {
     "suffix": ("",),
 }
+# Why these hold nothing else.
+CHAT_REMARKS = {
+    "echo": "A chat has no text of its own.",
+    "audio": "No model here speaks.",
+    "function_call": "The older form of tool_choice.",
+    "functions": "The older form of tools.",
+    "modalities": "Answers are texts.",
+    "moderation": "No model here judges.",
+    "service_tier": "All tiers are served alike.",
+    "store": "Chats are not kept; responses are.",
+    "verbosity": "No template has a word for it: say it in a message.",
+    "web_search_options": "This server searches nothing.",
+    "chat_template": "Templates are the operator's.",
+    "prediction": "It would save time elsewhere.",
+    "prompt_cache_options": "Every prompt is cached here.",
+    "prompt_cache_retention": "Every prompt is cached here.",
+    "tool_choice": "allowed_tools bounds calls to some tools; the template has all of them.",
+    "tools": "Functions, and custom tools of free text or of a regex.",
+}
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
 }

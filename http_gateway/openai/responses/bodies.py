@@ -11,6 +11,7 @@ from http_gateway.openai.responses.conversation import IMAGE_PART
 from http_gateway.openai.responses.schema import (
     INCLUDED,
     LABELS,
+    REMARKS,
     STREAM_OPTIONS_UNCHANGED,
     SUMMARIES,
     UNCHANGED,
@@ -182,6 +183,7 @@ RESPONSE = RequestBody(
     route=RequestRoute.RESPONSES,
     unchanged=UNCHANGED,
     labels=LABELS,
+    remarks=REMARKS,
     replaced={
         **_shared(),
         "input": _input(),

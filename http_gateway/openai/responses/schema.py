@@ -50,6 +50,27 @@ UNCHANGED: dict[str, tuple[object, ...]] = {
     "prompt": (),
     "service_tier": TIERS,
 }
+REMARKS = {
+    "background": "Answer while the client is away; needs a store, and no stream.",
+    "client_metadata": "Codex's labels.",
+    "context_management": "Send truncation: auto.",
+    "conversation": "Its items come before the input; input and output are added to it.",
+    "include": "Log-probabilities and sealed reasoning; parts of other answers change nothing.",
+    "max_tool_calls": "Bounds calls of tools that the server runs.",
+    "max_tokens": "A field of chats: send max_output_tokens.",
+    "moderation": "No model here judges.",
+    "prompt": "No prompts are kept here: send instructions and input.",
+    "prompt_cache_options": "Every prompt is cached here.",
+    "prompt_cache_retention": "Every prompt is cached here.",
+    "reasoning": "effort is the template's; with summary, the whole reasoning comes as one.",
+    "service_tier": "All tiers are served alike.",
+    "store": "True by default where there is a store with room.",
+    "text": "format is enforced by a grammar; verbosity is medium.",
+    "tools": "Functions, custom tools and namespaces of them; hosted tools that clients always "
+    "offer are left out beside others, and named in a header.",
+    "tool_choice": "allowed_tools bounds calls to some tools; the template has all of them.",
+    "truncation": "auto drops the oldest turns that do not fit, and a header counts them.",
+}
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {"include_obfuscation": (False,)}
 _TEXT: dict[str, tuple[object, ...]] = {"verbosity": ("medium",)}
 SUMMARIES = ("auto", "concise", "detailed")

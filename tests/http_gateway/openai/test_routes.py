@@ -354,7 +354,7 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
 @each_case(
     "path, fields, param",
     [
-        (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
+        (CHATS, {"tools": [{"type": "mcp"}]}, "tools[0].type"),
         (CHATS, {"functions": [{"name": "f"}]}, "functions"),
         (CHATS, {"no_such": 1}, "no_such"),
         (CHATS, {"echo": True}, "echo"),
