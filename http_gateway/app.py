@@ -30,6 +30,7 @@ from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
+from http_gateway.mcp.servers import McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes import (
     HeadRequests,
@@ -81,11 +82,12 @@ def create_app(
     authentication: Authentication = NO_AUTHENTICATION,
     store: MeasuredStore | None = None,
     tracer: Tracer = NO_TRACER,
+    mcp: McpServers | None = None,
 ) -> FastAPI:
     """Its `state.batches` runs batches while its `running` is entered, and its `state.background`
     looks after responses in the background.
 
-    store: of what clients keep here; None: they can keep nothing.
+    store: of what clients keep here; None: they can keep nothing. mcp: None: those of the config.
     """
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
@@ -115,7 +117,7 @@ def create_app(
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
     limiter = Limiter()
-    app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings)
+    app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings, mcp)
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
@@ -159,6 +161,7 @@ def _keep(
     store: MeasuredStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
+    mcp: McpServers | None,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
     config, patient = backend.config, PatientStore(store) if store is not None else None
@@ -167,7 +170,16 @@ def _keep(
     conversations = KeptConversations(store, config.response_ttl_s, space)
     runs = app.state.background = BackgroundRuns(stored, space, limiter)
     files = KeptFiles(store, most_bytes=config.max_key_bytes)
-    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored, runs, conversations)
+    batches, responses = (
+        KeptBatches(store),
+        ResponseRoutes(
+            backend,
+            stored,
+            runs,
+            conversations,
+            mcp or McpServers(urls=read_mcp_servers(config.mcp_servers)),
+        ),
+    )
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,
         RequestRoute.COMPLETIONS: openai.completions,

@@ -103,6 +103,13 @@ def _add_access(parser: argparse.ArgumentParser, default: GatewayConfig) -> None
         "networks that are not public must be listed, too (default: none, images come in requests)",
     )
     add(
+        "--mcp_servers",
+        default=default.mcp_servers,
+        metavar="URLS",
+        help="comma-separated URLs of the MCP servers that responses may name as tools, and this "
+        "gateway then calls, such as https://mcp.example.com/mcp; exactly these (default: none)",
+    )
+    add(
         "--access_log",
         choices=ACCESS_LOG,
         default=default.access_log,

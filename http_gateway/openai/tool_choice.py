@@ -26,8 +26,12 @@ class ChosenTools:
     allowed: tuple[str, ...] = ()  # only these may be called; (): all
 
 
-def read_choice(value: object, tools: Sequence[Tool], *, nested: bool) -> ChosenTools:
+def read_choice(
+    value: object, tools: Sequence[Tool], *, nested: bool, more: bool = False
+) -> ChosenTools:
     """Read a word, a tool, or the tools that are allowed.
+
+    more: there are tools that are not known yet.
 
     nested: as chats have it, a tool inside a field of its kind; False: as /v1/responses has it.
     Raises InvalidRequest or UnsupportedParameter naming the field.
@@ -35,7 +39,7 @@ def read_choice(value: object, tools: Sequence[Tool], *, nested: bool) -> Chosen
     if value is None:
         return ChosenTools()
     if isinstance(value, str):
-        return ChosenTools(_word(value, tools))
+        return ChosenTools(_word(value, any_tools=more or bool(tools)))
     parts = object_at(value, "tool_choice")
     if parts.get("type") != ALLOWED:
         return ChosenTools(ToolChoice.FUNCTION, _named(parts, "tool_choice", tools, nested=nested))
@@ -48,13 +52,13 @@ def read_choice(value: object, tools: Sequence[Tool], *, nested: bool) -> Chosen
     return _allowed(parts, at, tools, nested=nested)
 
 
-def _word(value: str, tools: Sequence[Tool]) -> str:
+def _word(value: str, *, any_tools: bool) -> str:
     if value not in [*_WORDS]:
         raise InvalidRequest(
             f"tool_choice is {quoted(value)}: give {', '.join(_WORDS)}, or a function",
             param="tool_choice",
         )
-    if value == ToolChoice.REQUIRED and not tools:
+    if value == ToolChoice.REQUIRED and not any_tools:
         raise InvalidRequest("tool_choice is required: send tools, too", param="tool_choice")
     return value
 

@@ -251,6 +251,7 @@ _RESPONSES = (
     _text("input.content.image_url", _BASE64_IMAGE, RequestRoute.RESPONSES),
     _text("input.id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
+    _text("input.reason", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
     _text("input.arguments", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("input.encrypted_content", TEXT_BYTES, RequestRoute.RESPONSES),
@@ -306,6 +307,7 @@ _TOOLS = (
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
+    _many("tools.headers", Kind.MAP, RequestRoute.RESPONSES, count=16, bytes=8 << 10),
     # A word, or an object that names a tool, or the tools that are allowed
     _many("tool_choice", Kind.MAP, *_CALLERS, count=TOOLS, bytes=TOOL_NAME_BYTES, values=4),
     _many("allowed_tools", Kind.TEXTS, *_TEMPLATED, count=TOOLS, bytes=TOOL_NAME_BYTES),

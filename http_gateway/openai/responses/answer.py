@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
@@ -21,6 +21,8 @@ from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.responses.items import Item
 from http_gateway.openai.responses.open_item import (
+    MCP_CALL,
+    MCP_REQUEST,
     PLAIN_REASONING,
     OpenItem,
     ReasoningStyle,
@@ -40,6 +42,8 @@ class OutputItems:
         self.done: list[Item] = []
         self._called = called
         self._style = style
+        self.waits = 0  # calls of MCP servers that wait to be made
+        self.stops = False  # there is a call that the client is to make, or to approve
         self._open: OpenItem | None = None
         self._pending: list[Item] = []  # log-probabilities of tokens whose text has not come yet
 
@@ -74,7 +78,33 @@ class OutputItems:
             return
         item, self._open = self._open, None
         yield from item.ended(status)
-        self.done.append(item.whole(status))
+        waits = item.kind == MCP_CALL and status == "completed"
+        self.waits += waits
+        self.stops = self.stops or (item.kind.endswith(("call", "request")) and not waits)
+        self.done.append(item.whole("in_progress" if waits else status))
+
+    def made(self, index: int, item: Item) -> list[ResponseEvent]:
+        """Take in a call of an MCP server that was made, and tell its end."""
+        self.done[index] = item
+        self.waits -= 1
+        kind = f"response.mcp_call.{item['status']}"
+        return [
+            {"type": kind, "item_id": item["id"], "output_index": index},
+            {"type": "response.output_item.done", "output_index": index, "item": item},
+        ]
+
+    def first(self, items: Sequence[Item]) -> Iterator[ResponseEvent]:
+        """Put whole items before those of the answer: lists of tools, and calls that were
+        approved."""
+        for index, item in enumerate(items):
+            begun = {**item, "status": "in_progress"}
+            yield {"type": "response.output_item.added", "output_index": index, "item": begun}
+            place = {"item_id": item["id"], "output_index": index}
+            kind = f"response.{item['type']}"
+            for state in ("in_progress", item["status"]):
+                yield {"type": f"{kind}.{state}", **place}
+            yield {"type": "response.output_item.done", "output_index": index, "item": item}
+            self.done.append(item)
 
     def finish(self, status: str) -> Iterator[ResponseEvent]:
         """Close the last item; an answer without any is an empty message."""
@@ -96,6 +126,8 @@ class OutputItems:
     def _begin_call(self, id: str, name: str) -> Iterator[ResponseEvent]:
         tool = self._called.get(name, CalledTool(name))
         kind = "custom_tool_call" if tool.custom else "function_call"
+        if tool.server:
+            kind = MCP_REQUEST if tool.approval else MCP_CALL
         yield from self._begin(OpenItem(kind, self._next, id, tool))
 
     def _begin(self, item: OpenItem) -> Iterator[ResponseEvent]:
@@ -177,6 +209,14 @@ class ResponseDeleted(TypedDict):
     deleted: bool
 
 
+class _Counts(NamedTuple):
+    """Tokens of what the model was asked before its calls were made."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+
+
 _encode = msgspec.json.Encoder().encode
 NO_TOOLS: Mapping[str, CalledTool] = {}
 
@@ -190,14 +230,20 @@ class ResponseAnswer:
         shape: Shape,
         called: Mapping[str, CalledTool] = NO_TOOLS,
         style: ReasoningStyle = PLAIN_REASONING,
+        first: Sequence[Item] = (),
     ) -> None:
         """head: fields of the response that do not depend on the answer. called: the tools, by the
-        names that the model calls them by."""
+        names that the model calls them by. first: whole items before those of the answer."""
         self._head = head
         self._shape = shape
+        self.first = first
+        self._before = _Counts()
         self._items = OutputItems(called, style)
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
+        self._round_begun = False
+        self._round_tokens = 0
+        self._held = False  # until its calls are made
         self._sequence = 0
         self._finish_reason: str | None = None
         self._reasoning_tokens = 0
@@ -215,15 +261,53 @@ class ResponseAnswer:
         """Return the events of a chunk; the last event of all is `closing`."""
         return b"".join(map(self._written, self.read(chunk)))
 
+    def encode_made(self, made: Mapping[int, Item]) -> bytes:
+        return b"".join(map(self._written, self.read_made(made)))
+
+    def read_made(self, made: Mapping[int, Item]) -> list[ResponseEvent]:
+        """Take in calls of MCP servers that were made, by their places."""
+        return [event for index, item in made.items() for event in self._items.made(index, item)]
+
+    @property
+    def waiting(self) -> dict[int, Item]:
+        """The calls of MCP servers that wait to be made, by their places."""
+        found = enumerate(self._items.done)
+        return {
+            n: item
+            for n, item in found
+            if item["type"] == MCP_CALL and item["status"] == "in_progress"
+        }
+
+    @property
+    def output(self) -> list[Item]:
+        return [*self._items.done]
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the answer goes on once its calls are made."""
+        return self._held and not self._items.stops
+
+    def conclude(self) -> None:
+        """End an answer that does not go on after its calls."""
+        self._finish_reason, self._completed_at = "stop", int(time.time())
+
     def read(self, chunk: TokenChunk) -> list[ResponseEvent]:
         """Take in a chunk."""
         told: list[ResponseEvent] = []
+        if self._held:
+            self._go_on()
         if not self._begun:
             told += self._begin(chunk)
+        if not self._round_begun:
+            self._round_begun = True
+            self._parser = parser_of(chunk.answer_format, self._shape)
         self._count(chunk)
         told += self._items.add(self._events(chunk), self._shown(chunk))
         self._count_reasoning()
-        if chunk.finish_reason:
+        if chunk.finish_reason == "stop" and (self._items.waits or self._waiting_last):
+            told += self._items.end()
+            self._held = True
+        elif chunk.finish_reason:
             self._finish_reason = chunk.finish_reason
             self._completed_at = int(time.time()) if self._status == "completed" else None
             told += self._items.finish(self._status)
@@ -261,9 +345,18 @@ class ResponseAnswer:
 
     def _begin(self, chunk: TokenChunk) -> Iterator[ResponseEvent]:
         self._begun = True
-        self._parser = parser_of(chunk.answer_format, self._shape)
         for kind in ("response.created", "response.in_progress"):
             yield {"type": kind, "response": self.whole()}
+        yield from self._items.first(self.first)
+
+    @property
+    def _waiting_last(self) -> bool:
+        return self._items.writing == MCP_CALL
+
+    def _go_on(self) -> None:
+        """Begin to read what the model says after its calls were made."""
+        self._held, self._round_begun, self._told_tokens = False, False, 0
+        self._before = _Counts(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
     def _events(self, chunk: TokenChunk) -> Iterable[AnswerEvent]:
         if self._parser is None:
@@ -283,18 +376,20 @@ class ResponseAnswer:
         return made
 
     def _count(self, chunk: TokenChunk) -> None:
+        before = self._before
         if chunk.prompt_tokens:
-            self.prompt_tokens = chunk.prompt_tokens
-            self.cached_tokens = chunk.cached_tokens
-        self.completion_tokens = chunk.completion_tokens
+            self.prompt_tokens = before.prompt + chunk.prompt_tokens
+            self.cached_tokens = before.cached + chunk.cached_tokens
+        self._round_tokens = chunk.completion_tokens
+        self.completion_tokens = before.completion + chunk.completion_tokens
 
     def _count_reasoning(self) -> None:
         """Count the tokens since the last chunk with a part of the answer, if it is reasoning."""
         if self._items.writing is None:
             return
         if self._items.writing == "reasoning":
-            self._reasoning_tokens += self.completion_tokens - self._told_tokens
-        self._told_tokens = self.completion_tokens
+            self._reasoning_tokens += self._round_tokens - self._told_tokens
+        self._told_tokens = self._round_tokens
 
     def _usage(self) -> dict[str, Any]:
         return {

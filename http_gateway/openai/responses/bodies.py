@@ -17,7 +17,7 @@ from http_gateway.openai.responses.schema import (
     UNCHANGED,
     ResponseRequest,
 )
-from http_gateway.openai.responses.tools import LEFT_OUT
+from http_gateway.openai.responses.tools import LEFT_OUT, MCP
 from http_gateway.openai.tool_choice import ALLOWED, KINDS, MODES
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
@@ -107,6 +107,10 @@ def items_schema(*, most: int | None, least: int = 1) -> Schema:
             },
         ),
     ]
+    kinds += [
+        {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type"]}
+        for kind in ("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response")
+    ]
     return {"type": "array", "items": {"anyOf": kinds}, "minItems": least, "maxItems": most}
 
 
@@ -143,7 +147,17 @@ def _tools() -> Schema:
         "required": ["type"],
         "description": "Left out beside other tools: this server has none of its own.",
     }
-    kinds = [function, custom, namespace, hosted]
+    server: Schema = {
+        "type": "object",
+        "properties": {
+            "type": {"const": MCP},
+            "server_label": named["name"],
+            "server_url": {"type": "string"},
+        },
+        "required": ["type", "server_label", "server_url"],
+        "description": "Called where the operator lists its URL.",
+    }
+    kinds = [function, custom, namespace, hosted, server]
     return _or_null({"type": "array", "items": {"anyOf": kinds}, "maxItems": most})
 
 

@@ -6,6 +6,7 @@ before them; outputs of calls are messages of their own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -33,6 +34,7 @@ _OF_ITEM: dict[str, tuple[object, ...]] = {"status": ("completed", "incomplete",
 _OF_PART: dict[str, tuple[object, ...]] = {"annotations": ([],), "logprobs": ([],)}
 # What part of an answer a message is: no template has a word for it.
 _OF_MESSAGE: dict[str, tuple[object, ...]] = {**_OF_ITEM, "phase": ("commentary", "final_answer")}
+_WITH_ID = ("mcp_call", "mcp_approval_request")
 _SINGLE = {"reasoning_text": "content", "summary_text": "summary"}
 
 
@@ -62,6 +64,8 @@ class _ItemReader:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._calls: dict[str, str] = {}  # call_id -> name
+        self._results: list[tuple[dict[str, Any], str]] = []  # of calls that a gateway made
+        self._requests: dict[str, dict[str, Any]] = {}  # for approval
         self._reasoning: list[str] = []  # that no message has yet
         self._in_turn = False  # the last message is an assistant's, and calls join it
 
@@ -74,6 +78,10 @@ class _ItemReader:
             "function_call_output": self._output,
             "custom_tool_call_output": self._output,
             "reasoning": self._thoughts,
+            "mcp_call": self._mcp_call,
+            "mcp_approval_request": self._mcp_request,
+            "mcp_approval_response": self._mcp_response,
+            "mcp_list_tools": self._mcp_list,
         }.get(kind)
         if read is None:
             raise UnsupportedParameter(
@@ -81,11 +89,16 @@ class _ItemReader:
                 "functions and custom tools with their outputs",
                 param=f"{at}.type",
             )
-        _text(item.pop("id", None), "id", at)
+        _text(item.get("id"), "id", at)
+        if kind not in _WITH_ID:
+            item.pop("id", None)
+        if kind != "mcp_call":
+            self._give_results()
         read(item, at)
 
     def end_turn(self) -> None:
         """Keep reasoning that nothing followed as a message without content."""
+        self._give_results()
         if self._reasoning:
             self.messages.append(Message("assistant", "", reasoning=self._taken()))
         self._in_turn = False
@@ -158,6 +171,45 @@ class _ItemReader:
         refuse_unsupported(item, _OF_ITEM, at=f"{at}.")
         kept = unsealed(sealed)
         self._reasoning += said["content"] or ([kept] if kept else said["summary"])
+
+    def _mcp_list(self, item: dict[str, Any], at: str) -> None:
+        """A list of tools is no turn: what it lists is among the tools."""
+
+    def _mcp_call(self, item: dict[str, Any], at: str) -> None:
+        """Read a call that a gateway made, and what it gave."""
+        self._of_server(item, at)
+        said = item.get("error") or item.get("output") or ""
+        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        self._results.append(({"call_id": item.get("id"), "output": text}, at))
+
+    def _give_results(self) -> None:
+        """Add what calls gave that stand beside each other: the model made them in one turn."""
+        given, self._results = self._results, []
+        for result, at in given:
+            self._output(result, at)
+
+    def _mcp_request(self, item: dict[str, Any], at: str) -> None:
+        self._requests[str(item.get("id"))] = item
+
+    def _mcp_response(self, item: dict[str, Any], at: str) -> None:
+        """Read what the user said to a request; the call that follows a yes is an item."""
+        id, approve = str(item.get("approval_request_id")), item.get("approve")
+        if id not in self._requests or not isinstance(approve, bool):
+            raise InvalidRequest(
+                f"{at}: send approve, true or false, and the approval_request_id of a request that "
+                "is there",
+                param=f"{at}.approval_request_id",
+            )
+        if not approve:
+            reason = _text(item.get("reason"), "reason", at)
+            self._of_server(self._requests[id], at)
+            text = f"The user did not approve this call. {reason}".rstrip()
+            self._output({"call_id": id, "output": text}, at)
+
+    def _of_server(self, item: Mapping[str, Any], at: str) -> None:
+        call = {name: item.get(name) for name in ("name", "arguments")}
+        server = item.get("server_label")
+        self._call({**call, "call_id": item.get("id"), "namespace": server}, at)
 
     def _taken(self) -> str:
         text = "\n".join(self._reasoning)

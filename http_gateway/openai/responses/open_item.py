@@ -13,6 +13,7 @@ from http_gateway.openai.responses.tools import CalledTool
 
 ResponseEvent = dict[str, Any]  # without its sequence number
 
+MCP_CALL, MCP_REQUEST = "mcp_call", "mcp_approval_request"
 _SEAL = "sax1."  # begins an encrypted_content of ours
 
 
@@ -40,6 +41,8 @@ _SUMMARY = _TextForm(
 _CALLS = {
     "function_call": ("response.function_call_arguments", "arguments"),
     "custom_tool_call": ("response.custom_tool_call_input", "input"),
+    MCP_CALL: ("response.mcp_call_arguments", "arguments"),
+    MCP_REQUEST: ("", "arguments"),  # told as a whole
 }
 
 
@@ -122,10 +125,15 @@ class OpenItem:
             return []
         self._texts.append(text)
         kind = _CALLS[self.kind][0] if self.kind in _CALLS else self._form.text
+        if not kind:
+            return []
         return [{"type": f"{kind}.delta", **self._place, "delta": text}]
 
     def ended(self, status: str) -> list[ResponseEvent]:
+        """Return the last events; a call of an MCP server is done once it was made."""
         events = self._call_ended() if self.kind in _CALLS else self._text_ended()
+        if self.kind == MCP_CALL:
+            return events
         item = self.whole(status)
         done = {"type": "response.output_item.done", "output_index": self.index, "item": item}
         return [*events, done]
@@ -142,6 +150,8 @@ class OpenItem:
 
     def _call_ended(self) -> list[ResponseEvent]:
         kind, name = _CALLS[self.kind]
+        if not kind:
+            return []
         if self._input is None:
             told = {"name": self.tool.name, name: self.text}
             return [{"type": f"{kind}.done", **self._place, **told}]
@@ -160,6 +170,8 @@ class OpenItem:
     def whole(self, status: str, *, empty: bool = False) -> Item:
         """Return the item. empty: without its parts, as when it is announced."""
         made: Item = {"id": self.id, "type": self.kind, "status": status}
+        if self.kind in (MCP_CALL, MCP_REQUEST):
+            return {**made, **_of_server(self.kind, self.tool, self.text)}
         if self.kind in _CALLS:
             tool = self.tool
             made |= {"call_id": self.call_id, "name": tool.name, _CALLS[self.kind][1]: self.text}
@@ -170,3 +182,16 @@ class OpenItem:
         summary, content = (parts, []) if self.style.summary else ([], parts)
         kept = sealed(self.text) if self.style.sealed and not empty else None
         return made | {"summary": summary, "content": content, "encrypted_content": kept}
+
+
+def _of_server(kind: str, tool: CalledTool, arguments: str) -> Item:
+    made: Item = {"server_label": tool.server, "name": tool.name, "arguments": arguments}
+    if kind == MCP_CALL:
+        made |= {"approval_request_id": None, "output": None, "error": None}
+    return made
+
+
+def call_made(item: Item, output: str | None, error: str | None) -> Item:
+    """Return a call of an MCP server as it is once it was made."""
+    status = "failed" if error is not None else "completed"
+    return {**item, "status": status, "output": output, "error": error}

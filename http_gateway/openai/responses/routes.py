@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.mcp.servers import McpServers
 from http_gateway.openai.conversations.kept_conversations import KeptConversations
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
@@ -26,12 +28,14 @@ from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, listed, to_items, to_new_items
+from http_gateway.openai.responses.mcp_rounds import Made, McpRounds
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
-from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, told_tools
+from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, CalledTool, told_tools
 from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
+from http_gateway.openai.tools import check_tools
 from http_gateway.openai.whole import ended_early
 from http_gateway.openapi import (
     ALWAYS,
@@ -46,7 +50,7 @@ from http_gateway.problems import describe
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import GenerateRequest, Message, TokenChunk
+from sax.types import ChatOptions, GenerateRequest, Message, TokenChunk
 
 _told = partial(operation, errors=OpenAiError)
 _STORED = (*ALWAYS, 400, 404)
@@ -71,10 +75,22 @@ class ResponseJob:
     added: list[Item]  # to it before the answer
     limit_s: float
     headers: dict[str, str]  # of the reply
+    rounds: McpRounds | None  # None: nothing is called here
+    most_calls: int | None
 
     def kept(self) -> StoredResponse:
         """Return the response as it is now, to be stored."""
         return StoredResponse(self.answer.whole(), self.context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The tools of one request, those of MCP servers with them."""
+
+    chat: ChatOptions
+    called: Mapping[str, CalledTool]
+    first: list[Item]  # of the output: new lists of tools, and calls that were approved
+    rounds: McpRounds | None
 
 
 class ResponseRoutes:
@@ -84,11 +100,13 @@ class ResponseRoutes:
         stored: StoredResponses,
         runs: BackgroundRuns,
         conversations: KeptConversations,
+        mcp: McpServers,
     ) -> None:
         self._backend = backend
         self._stored = stored
         self._runs = runs
         self._conversations = conversations
+        self._mcp = mcp
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/responses", tags=["openai"])
@@ -152,14 +170,24 @@ class ResponseRoutes:
         )
         id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
+        offer = await self._offer(body, [*earlier, *listed(body.input)])
         fitting = messages
         if body.truncation == "auto":
-            fitting = await self._fitted(model_id, messages, body)
-        (asked,) = generate_requests(id, model_id, (fitting,), body, body.options)
+            fitting = await self._fitted(model_id, messages, body, offer.chat)
+        prompt = (*fitting, *to_conversation("", offer.first))
+        (asked,) = generate_requests(id, model_id, (prompt,), body, offer.chat)
         head = head_of(body, id, int(time.time()), store=keep)
         return ResponseJob(
             request=asked,
-            answer=ResponseAnswer(head, body.shape(), body.offered.called, body.style),
+            answer=ResponseAnswer(
+                head,
+                replace(body.shape(), tools=offer.chat.callable_tools),
+                offer.called,
+                body.style,
+                offer.first,
+            ),
+            rounds=offer.rounds,
+            most_calls=body.max_tool_calls,
             context=[*earlier, *to_items(listed(body.input))],
             keep=keep,
             conversation=body.conversation_id,
@@ -168,11 +196,32 @@ class ResponseRoutes:
             headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )
 
+    async def _offer(self, body: ResponseRequest, items: list[Mapping[str, Any]]) -> Offer:
+        """Return the tools of a request; those of MCP servers are asked for."""
+        chat, called = body.options, body.offered.called
+        if not body.servers:
+            return Offer(chat=chat, called=called, first=[], rounds=None)
+        rounds = McpRounds(self._mcp, body.servers)
+        rounds.check()
+        lists, found = await rounds.offered(items)
+        tools = (*chat.tools, *(tool for tool, _ in found))
+        check_tools(tools, "tools[{}]")
+        return Offer(
+            chat=replace(chat, tools=tools),
+            called={**called, **{tool.name: told for tool, told in found}},
+            first=[*lists, *await rounds.approved(items)],
+            rounds=rounds,
+        )
+
     async def _fitted(
-        self, model_id: str, messages: tuple[Message, ...], body: ResponseRequest
+        self,
+        model_id: str,
+        messages: tuple[Message, ...],
+        body: ResponseRequest,
+        chat: ChatOptions,
     ) -> tuple[Message, ...]:
         async def measure(some: tuple[Message, ...]) -> tuple[int, int]:
-            ids, context = await self._backend.client.tokenize(model_id, some, chat=body.options)
+            ids, context = await self._backend.client.tokenize(model_id, some, chat=chat)
             return len(ids), context
 
         return await fitted(messages, measure, body.max_output_tokens)
@@ -194,7 +243,7 @@ class ResponseRoutes:
 
         async def work() -> None:
             try:
-                await self._backend.generate_to(job.request, job.answer.read, job.limit_s)
+                await self._generate(job, partial(_take, job.answer))
             finally:
                 self._count(job)
             await self._extend(job)
@@ -205,10 +254,10 @@ class ResponseRoutes:
     async def _complete(self, request: Request, job: ResponseJob) -> Response:
         waiting = [self._backend.on_first_token(request)]
 
-        def read(chunk: TokenChunk) -> None:
+        def read(value: TokenChunk | Made) -> None:
             if waiting:
                 waiting.pop()()
-            job.answer.read(chunk)
+            _take(job.answer, value)
 
         try:
             await self._backend.run(request, self._ask(job, read))
@@ -227,12 +276,20 @@ class ResponseRoutes:
             on_first=self._backend.on_first_token(request),
             on_end=end,
         )
-        source = EventSource(partial(self._ask, job), job.answer.encode)
+        source = EventSource(partial(self._ask, job), partial(_encoded, job.answer))
         return EventStream([source], script, job.headers)
 
-    async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk], None]) -> None:
+    async def _generate(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
+        """Read the answer to its end, with the calls that are made here."""
+        ask = partial(self._backend.generate_to, timeout_s=job.limit_s)
+        if job.rounds is None:
+            return await ask(job.request, sink)
+        async with asyncio.timeout(job.limit_s):
+            await job.rounds.run(job.request, job.answer, ask, sink, job.most_calls)
+
+    async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
-        await self._backend.generate_to(job.request, sink, job.limit_s)
+        await self._generate(job, sink)
         await self._extend(job)
         if job.keep:
             await self._stored.put(job.kept())
@@ -247,6 +304,17 @@ class ResponseRoutes:
 
     def _count(self, job: ResponseJob) -> None:
         self._backend.count(job.answer.prompt_tokens, job.answer.completion_tokens)
+
+
+def _take(answer: ResponseAnswer, value: TokenChunk | Made) -> None:
+    if isinstance(value, dict):
+        answer.read_made(value)
+    else:
+        answer.read(value)
+
+
+def _encoded(answer: ResponseAnswer, value: TokenChunk | Made) -> bytes:
+    return answer.encode_made(value) if isinstance(value, dict) else answer.encode(value)
 
 
 def _failure(answer: ResponseAnswer, error: SaxError) -> bytes:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from http_gateway.bounds import bounded, checked, ranged
 from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
+from http_gateway.openai.responses.mcp_tools import McpServer, read_server
 from http_gateway.openai.responses.open_item import ReasoningStyle
 from http_gateway.openai.responses.tools import OfferedTools, read_offered
 from http_gateway.openai.schema import SamplingFields, sampling_of
@@ -147,7 +148,7 @@ class ResponseRequest(SamplingFields):
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
         if self.stream_options and not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        self.options, self.style  # noqa: B018  (check their fields)
+        self.options, self.style, self.servers  # noqa: B018  (check their fields)
         self.sampling()
 
     def _check_spelling(self) -> None:
@@ -220,6 +221,17 @@ class ResponseRequest(SamplingFields):
         )
 
     @cached_property
+    def servers(self) -> tuple[McpServer, ...]:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        servers = tuple(read_server(entry, at) for at, entry in self.offered.servers)
+        labels = [server.label for server in servers]
+        for n, server in enumerate(servers):
+            if server.label in labels[:n]:
+                at = f"{server.at}.server_label"
+                raise InvalidRequest(f"{at} is {server.label} again: give others", param=at)
+        return servers
+
+    @cached_property
     def offered(self) -> OfferedTools:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
         return read_offered(self.tools or (), self.tool_choice)
@@ -228,7 +240,8 @@ class ResponseRequest(SamplingFields):
     def options(self) -> ChatOptions:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
         tools = self.offered.tools
-        chosen = read_choice(self.tool_choice, tools, nested=False)
+        more = bool(self.offered.servers)
+        chosen = read_choice(self.tool_choice, tools, nested=False, more=more)
         return ChatOptions(
             tools=tools,
             tool_choice=chosen.choice,

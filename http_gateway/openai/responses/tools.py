@@ -24,10 +24,12 @@ from sax.chat import Tool
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.format import quoted
 
+_SECRETS = ("headers", "authorization")  # of MCP servers: no reply and no store has them
 LEFT_OUT = (
     *("web_search", "web_search_2025_08_26", "web_search_preview"),
     *("web_search_preview_2025_03_11", "image_generation", "tool_search"),
 )
+MCP = "mcp"
 LEFT_OUT_HEADER = "x-sax-tools-left-out"
 
 
@@ -38,6 +40,8 @@ class CalledTool:
     name: str
     namespace: str = ""
     custom: bool = False  # its input is a text
+    server: str = ""  # label of the MCP server that has it
+    approval: bool = False  # its calls wait for the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class OfferedTools:
     tools: tuple[Tool, ...] = ()
     called: Mapping[str, CalledTool] = field(default_factory=dict[str, CalledTool])
     left_out: tuple[str, ...] = ()  # types
+    servers: tuple[tuple[str, Mapping[str, object]], ...] = ()  # of MCP: path and entry
 
 
 def called_name(name: str, namespace: str = "") -> str:
@@ -62,12 +67,13 @@ def read_offered(entries: Sequence[Mapping[str, object]], choice: object) -> Off
     if left and (len(left) == len(found) or choice not in (None, "auto", "none")):
         _refuse(left[0], f"tools[{[e.get('type') for _, e in found].index(left[0])}]")
     called: list[tuple[Tool, CalledTool]] = []
+    servers = tuple((f"tools[{n}]", entry) for n, entry in found if entry.get("type") == MCP)
     for n, entry in found:
-        if entry.get("type") not in LEFT_OUT:
+        if entry.get("type") not in (*LEFT_OUT, MCP):
             called += _read(entry, f"tools[{n}]")
     tools = tuple(tool for tool, _ in called)
     check_tools(tools, "tools[{}]")
-    return OfferedTools(tools, {tool.name: told for tool, told in called}, left)
+    return OfferedTools(tools, {tool.name: told for tool, told in called}, left, servers)
 
 
 def _read(entry: dict[str, Any], at: str) -> list[tuple[Tool, CalledTool]]:
@@ -126,6 +132,6 @@ def told_tools(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _told(entry: Mapping[str, Any]) -> dict[str, Any]:
     if entry.get("type") != "function":
-        return dict(entry)
+        return {name: value for name, value in entry.items() if name not in _SECRETS}
     absent = {"description": None, "parameters": None}
     return {**absent, **entry, "strict": bool(entry.get("strict"))}
