@@ -48,7 +48,7 @@ from http_gateway.openapi import (
 )
 from http_gateway.problems import describe
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
-from sax.errors import InvalidRequest, SaxError
+from sax.errors import DeadlineExceeded, InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.types import ChatOptions, GenerateRequest, Message, TokenChunk
 
@@ -284,8 +284,14 @@ class ResponseRoutes:
         ask = partial(self._backend.generate_to, timeout_s=job.limit_s)
         if job.rounds is None:
             return await ask(job.request, sink)
-        async with asyncio.timeout(job.limit_s):
-            await job.rounds.run(job.request, job.answer, ask, sink, job.most_calls)
+        try:
+            async with asyncio.timeout(job.limit_s):
+                await job.rounds.run(job.request, job.answer, ask, sink, job.most_calls)
+        except TimeoutError as exc:
+            raise DeadlineExceeded(
+                f"the answer and its calls took longer than {job.limit_s:g} s: allow more time, or "
+                "fewer calls (max_tool_calls)"
+            ) from exc
 
     async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
