@@ -17,6 +17,7 @@ from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.mcp.servers import McpServers
 from http_gateway.openai.conversations.kept_conversations import KeptConversations
+from http_gateway.openai.reply import ended_early
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
     ResponseBody,
@@ -36,7 +37,6 @@ from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
 from http_gateway.openai.tools import check_tools
-from http_gateway.openai.whole import ended_early
 from http_gateway.openapi import (
     ALWAYS,
     JSON,
