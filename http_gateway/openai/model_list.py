@@ -47,7 +47,7 @@ def model_card(model: PublishedModel) -> dict[str, object]:
     return {
         "id": model.spec.model_id,
         "object": "model",
-        "created": 0,  # the cell does not record when a model was published
+        "created": int(model.published_at_s),
         "owned_by": "sax",
         **({"parent": base} if (base := base_of(model.spec)) else {}),
         **({"max_model_len": model.max_context} if model.max_context else {}),
