@@ -72,11 +72,16 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorBody
 
 
+class AnthropicErrorDetails(TypedDict):
+    error_code: str
+
+
 class AnthropicErrorBody(TypedDict):
     """Fault of a request; the message names the field at fault, if one is."""
 
     type: str
     message: str
+    details: AnthropicErrorDetails
 
 
 class AnthropicError(TypedDict):

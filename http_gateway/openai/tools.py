@@ -15,7 +15,7 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import TOOLS_BYTES, field
 from sax.format import quoted, shortened
 
-FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
+FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,128}$"
 _NAME = re.compile(FUNCTION_NAME_PATTERN)
 _CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
 
@@ -85,7 +85,7 @@ def read_name(value: object, at: str) -> str:
     """Return the name of a function. Raises InvalidRequest."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidRequest(
-            f"{at}.name is {quoted(value)}: give at most 64 letters, digits, dots, dashes and "
+            f"{at}.name is {quoted(value)}: give at most 128 letters, digits, dots, dashes and "
             "underscores",
             param=f"{at}.name",
         )

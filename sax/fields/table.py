@@ -29,7 +29,8 @@ SPEC_BYTES = 256 << 10  # of all texts of a spec: with 2,000 models a snapshot i
 MOST_REPLICAS = 1000  # each is listed with its reason
 
 TOOLS = 128  # of one chat, and calls of one message: OpenAI's own limit
-TOOL_NAME_BYTES = 64  # OpenAI's own limit
+MANY_TOOLS = 512  # elsewhere: agents with several MCP servers have some hundred
+TOOL_NAME_BYTES = 128  # Anthropic's own limit; OpenAI's is 64
 TOOL_TEXT_BYTES = 32 << 10  # of a description
 TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
 TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
@@ -144,7 +145,7 @@ _QUESTIONS = (
     _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
-    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
+    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=8),
     _many("messages.images", Kind.TEXTS, *_TEMPLATED, count=IMAGES, bytes=IMAGE_BYTES),
     _many("messages.images", Kind.TEXTS, RequestRoute.OLLAMA_CHAT, **_PICTURES),
     _many("images", Kind.TEXTS, RequestRoute.OLLAMA_GENERATE, **_PICTURES),
@@ -285,7 +286,7 @@ _SAMPLING = (
 _TOOLS = (
     # 64: values of a tool and its schema
     _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=64),
-    _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
+    _many("tools", Kind.OBJECTS, *_TEMPLATED, count=MANY_TOOLS),
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
@@ -385,12 +386,18 @@ _MESSAGES = (
     _many("stop_sequences", Kind.TEXTS, RequestRoute.MESSAGES, count=16, bytes=1024),
     _flag("stream", RequestRoute.MESSAGES),
     # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=MANY_TOOLS, values=64),
     _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
-    _many("thinking", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES),
+    _many("thinking", Kind.MAP, *_ANTHROPIC, count=4, bytes=FIELD_NAME_BYTES, values=2),
     _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
     # 256: values of a schema
-    _many("output_config", Kind.MAP, *_ANTHROPIC, count=2, bytes=FIELD_NAME_BYTES, values=256),
+    _many("output_config", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES, values=256),
+    # 64: values of an edit
+    _many("context_management", Kind.MAP, *_ANTHROPIC, count=2, bytes=LABEL_BYTES, values=64),
+    _many("betas", Kind.TEXTS, *_ANTHROPIC, count=64, bytes=FIELD_NAME_BYTES),
+    _text("anthropic_version", LABEL_BYTES, *_ANTHROPIC),
+    _many("fallbacks", Kind.OBJECTS, *_ANTHROPIC, count=16, bytes=LABEL_BYTES, values=16),
+    _many("diagnostics", Kind.MAP, *_ANTHROPIC, count=4, bytes=LABEL_BYTES),
     _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
 )
 
@@ -428,7 +435,7 @@ _OLLAMA_FIELDS = (
     _many("options", Kind.MAP, *_OLLAMA_VECTORS, count=MOST_FIELDS, bytes=1024),
     # A word, or a schema, of which an entry has 256 values
     _many("format", Kind.MAP, *_OLLAMA, count=32, bytes=SCHEMA_BYTES, values=256),
-    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=MANY_TOOLS, values=64),
     _flag("stream", *_OLLAMA),
     _flag("raw", RequestRoute.OLLAMA_GENERATE),
     _text("think", 16, *_OLLAMA),  # or true or false
