@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from http_gateway.images.image_link import ImageLink, read_base64, read_url
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import object_at
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import object_at
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Message
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.format import quoted

@@ -19,9 +19,9 @@ from http_gateway.anthropic.thinking import Thinking, read_thinking
 from http_gateway.anthropic.threads import check_thread
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import object_at, refuse_others
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -201,6 +201,7 @@ class MessageRequest(AnthropicFields):
             "top_k": self.top_k,
             "stop": tuple(self.stop_sequences or ()),
             "max_tokens": self.max_tokens,
+            "max_thinking_tokens": self.thoughts.budget,
             "json_schema": self._schema(),
         }
         return SamplingParams(**{name: each for name, each in given.items() if each is not None})

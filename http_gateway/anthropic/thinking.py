@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from http_gateway.openai.schema import refuse_unsupported
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

@@ -84,6 +84,7 @@ def test_thinking_is_a_variable_of_the_template() -> None:
     assert variables(**effort) == {"enable_thinking": True, "reasoning_effort": "high"}
     quiet = {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
     assert variables(**quiet) == {"reasoning_effort": "none"}
+    assert message(thinking=ENABLED).sampling().max_thinking_tokens == 50
     assert message().shape().include_reasoning
     assert not message(thinking={"type": "disabled"}).shape().include_reasoning
 
@@ -136,8 +137,7 @@ def test_examples_of_inputs_are_told_in_the_description() -> None:
         {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
         {"context_management": {"edits": []}},
         {"thinking": {"type": "adaptive", "display": "summarized"}},
-        {"thinking": {**ENABLED, "budget_tokens": 1000}},
-        {"thinking": {**ENABLED, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}},
+        {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}},
         {"thread": {"type": "create"}},
         {"betas": ["effort-2025-11-24"], "anthropic_version": "2023-06-01"},
         {"fallbacks": "default", "diagnostics": {"previous_message_id": None}},
