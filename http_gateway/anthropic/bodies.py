@@ -27,7 +27,7 @@ from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute
-from sax.fields.table import LABEL_BYTES, MANY_TOOLS, TOOL_TEXT_BYTES, field
+from sax.fields.table import LABEL_BYTES, TOOL_TEXT_BYTES, TOOLS, field
 
 _ROUTE = RequestRoute.MESSAGES
 _NULL: Schema = {"type": "null"}
@@ -286,7 +286,7 @@ def _system() -> Schema:
 _SHARED: dict[str, Schema] = {
     "messages": _MESSAGES,
     "system": _system(),
-    "tools": _or_null({"type": "array", "items": _TOOL, "maxItems": MANY_TOOLS}),
+    "tools": _or_null({"type": "array", "items": _TOOL, "maxItems": TOOLS}),
     "tool_choice": _CHOICE,
     "thinking": _THOUGHT,
     "output_config": _OUTPUT,

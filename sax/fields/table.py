@@ -28,8 +28,7 @@ TAG_BYTES = 200
 SPEC_BYTES = 256 << 10  # of all texts of a spec: with 2,000 models a snapshot is read in seconds
 MOST_REPLICAS = 1000  # each is listed with its reason
 
-TOOLS = 128  # of one chat, and calls of one message: OpenAI's own limit
-MANY_TOOLS = 512  # elsewhere: agents with several MCP servers have some hundred
+TOOLS = 512  # of one chat, and calls of one message; OpenAI's limit is 128, which agents exceed
 TOOL_NAME_BYTES = 128  # Anthropic's own limit; OpenAI's is 64
 TOOL_TEXT_BYTES = 32 << 10  # of a description
 TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
@@ -139,7 +138,7 @@ _QUESTIONS = (
     _text("messages.thinking", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
     _text("messages.tool_name", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
     _text("messages.tool_call_id", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
-    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=32),
     _text("prompt", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE, RequestRoute.OLLAMA_EMBEDDINGS),
     _text("system", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE),
     _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
@@ -285,9 +284,9 @@ _SAMPLING = (
     ),
 )
 _TOOLS = (
-    # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=64),
-    _many("tools", Kind.OBJECTS, *_TEMPLATED, count=MANY_TOOLS),
+    # 32: values of a tool and its schema, on average
+    _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=32),
+    _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
@@ -382,12 +381,12 @@ _HISTORY = (
 _MESSAGES = (
     _integer("max_tokens", 1, _INT32, RequestRoute.MESSAGES),
     _number("temperature", RequestRoute.MESSAGES, least=0, most=1),
-    _number("top_p", RequestRoute.MESSAGES, above=0, most=1),
+    _number("top_p", RequestRoute.MESSAGES, least=0, most=1),
     _integer("top_k", 0, _INT32, RequestRoute.MESSAGES),
     _many("stop_sequences", Kind.TEXTS, RequestRoute.MESSAGES, count=16, bytes=1024),
     _flag("stream", RequestRoute.MESSAGES),
-    # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=MANY_TOOLS, values=64),
+    # 32: values of a tool and its schema, on average
+    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=32),
     _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
     _many("thinking", Kind.MAP, *_ANTHROPIC, count=4, bytes=FIELD_NAME_BYTES, values=2),
     _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
@@ -436,7 +435,7 @@ _OLLAMA_FIELDS = (
     _many("options", Kind.MAP, *_OLLAMA_VECTORS, count=MOST_FIELDS, bytes=1024),
     # A word, or a schema, of which an entry has 256 values
     _many("format", Kind.MAP, *_OLLAMA, count=32, bytes=SCHEMA_BYTES, values=256),
-    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=MANY_TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=32),
     _flag("stream", *_OLLAMA),
     _flag("raw", RequestRoute.OLLAMA_GENERATE),
     _text("think", 16, *_OLLAMA),  # or true or false

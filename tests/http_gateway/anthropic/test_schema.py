@@ -176,7 +176,7 @@ def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     ({"output_config": {"effort": "most"}}, "output_config.effort"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ({"temperature": 1.5}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -1}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"cache_control": {"type": "ephemeral", "ttl": "9h"}}, "cache_control"),
 ])  # fmt: skip
