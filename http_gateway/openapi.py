@@ -123,6 +123,7 @@ class RequestBody:
     labels: Iterable[str] = ()  # fields that change nothing, whatever they say
     replaced: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     rules: tuple[Schema, ...] = ()  # what fields demand of each other
+    closed: bool = True  # other fields are refused
 
     def schema(self) -> Schema:
         """Return the JSON Schema, without references."""
@@ -140,7 +141,7 @@ class RequestBody:
         properties |= {name: _label(rows[name]) for name in sorted(self.labels)}
         properties |= {name: one_of(values) for name, values in self.unchanged.items()}
         properties |= self.replaced
-        schema["additionalProperties"] = False
+        schema["additionalProperties"] = not self.closed
         return schema | ({"allOf": list(self.rules)} if self.rules else {})
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from http_gateway import modes
 from sax.chat import Tool, ToolCall, ToolChoice
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -104,6 +105,8 @@ def refuse_others(parts: Mapping[str, object], at: str) -> None:
     """Raise UnsupportedParameter for fields that nobody has read."""
     for name in parts:
         path = f"{at}.{shortened(name)}"
+        if modes.ignored(path):
+            continue
         raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
 
 

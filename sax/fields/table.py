@@ -51,6 +51,10 @@ _ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
 _GENERATED = (*_OPENAI, RequestRoute.RESPONSES)
 _OLLAMA = (RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE)
 _OLLAMA_VECTORS = (RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS)
+_OLLAMA_CHANGES = (
+    *(RequestRoute.OLLAMA_PULL, RequestRoute.OLLAMA_CREATE),
+    *(RequestRoute.OLLAMA_COPY, RequestRoute.OLLAMA_DELETE),
+)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -108,9 +112,13 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED),
+        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED, *_OLLAMA_CHANGES),
     ),
-    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW, *_OLLAMA_CHANGES),
+    _text("from", MODEL_BYTES, RequestRoute.OLLAMA_CREATE),
+    _text("source", MODEL_BYTES, RequestRoute.OLLAMA_COPY),
+    _text("destination", MODEL_BYTES, RequestRoute.OLLAMA_COPY),
+    _flag("stream", RequestRoute.OLLAMA_PULL, RequestRoute.OLLAMA_CREATE),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
         "model_key",
@@ -316,7 +324,8 @@ _REPLIES = (
     _many("stream_options", Kind.MAP, *_GENERATED, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
-    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS),
+    _flag("logprobs", *_OLLAMA),
+    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS, *_OLLAMA),
     _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
     _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
     _flag("return_token_ids", *_OPENAI, *_OURS),

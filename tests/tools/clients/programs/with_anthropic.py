@@ -78,7 +78,7 @@ def tool_runner() -> None:
 
 
 def context_management() -> None:
-    """`beta.messages.create` with edits of the context, effort, adaptive thinking and cached blocks"""
+    """`beta.messages.create` with edits of the context, effort, thinking and cached blocks"""
     made = _CLIENT.beta.messages.create(
         **_FIELDS,
         system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
