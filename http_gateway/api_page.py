@@ -21,8 +21,11 @@ Generated from the gateway's `/openapi.json` by `make docs`; a running gateway s
 `/docs`, without loading anything from elsewhere. Every field and its bound come from the code that
 checks it.
 
-- `null` means the default of a field. A field that is not listed is refused by name; a gateway
-  that was started with `--lenient` ignores it and names it in the header `x-sax-ignored-fields`.
+- `null` means the default of a field. A field is honoured, unless its last column says that it
+  changes nothing. A wish that cannot change an answer here is taken; what would change it and
+  cannot be honoured is refused by name: [apis.md](apis.md) has the reasons.
+- A field that is not listed is refused by name; Ollama's routes, and all of a gateway that was
+  started with `--lenient`, ignore it and name it in the header `x-sax-ignored-fields`.
 - Where a field is one of few values that change nothing, others are refused, in both modes.
 - Bodies are JSON, whatever content type they come with. Lengths of texts are in bytes of UTF-8.
 - `x-request-timeout` gives the time limit of a request in seconds, as the field `timeout` does.

@@ -283,6 +283,21 @@ def _system() -> Schema:
     return {"anyOf": [_TEXT, many, _NULL]}
 
 
+def _taken(schema: Schema, why: str) -> Schema:
+    """Return the schema of a field that is checked and changes nothing."""
+    return {**schema, "description": f"Changes nothing: {why}."}
+
+
+def _text_or_null(name: str) -> Schema:
+    return {"type": ["string", "null"], "maxLength": field(_ROUTE, name).bytes}
+
+
+def _many_or_null(name: str, items: Schema) -> Schema:
+    many = {"type": "array", "items": items, "maxItems": field(_ROUTE, name).count}
+    return _or_null(many)
+
+
+_BETAS = _many_or_null("betas", {"type": "string", "maxLength": field(_ROUTE, "betas").bytes})
 _SHARED: dict[str, Schema] = {
     "messages": _MESSAGES,
     "system": _system(),
@@ -290,9 +305,23 @@ _SHARED: dict[str, Schema] = {
     "tool_choice": _CHOICE,
     "thinking": _THOUGHT,
     "output_config": _OUTPUT,
-    "cache_control": _CACHE,
+    "cache_control": _taken(_CACHE, "every prompt is in the prefix cache"),
     "context_management": _CONTEXT,
-    "thread": _or_null(_object({"type": {"const": "create"}}, ["type"])),
+    "thread": _taken(
+        _or_null(_object({"type": {"const": "create"}}, ["type"])),
+        "no conversation is held here, which a thread that goes on is told",
+    ),
+    "betas": _taken(_BETAS, "what they turn on is on"),
+    "anthropic_beta": _taken(_BETAS, "what they turn on is on"),
+    "anthropic_version": _taken(_text_or_null("anthropic_version"), "there is one"),
+    "fallbacks": _taken(
+        {"anyOf": [{"const": "default"}, _many_or_null("fallbacks", {"type": "object"})]},
+        "no model here declines for a policy",
+    ),
+    "diagnostics": _taken(
+        _or_null({"type": "object", "maxProperties": field(_ROUTE, "diagnostics").count}),
+        "the reply has none",
+    ),
 }
 _USER = _or_null(_object({"user_id": {"type": ["string", "null"], "maxLength": LABEL_BYTES}}))
 MESSAGE = RequestBody(

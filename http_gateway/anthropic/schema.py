@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -85,7 +85,9 @@ class AnthropicFields(BaseModel):
     anthropic_beta: Annotated[list[str], bounded(_ROUTE, "betas")] | None = None
     anthropic_version: Annotated[str, bounded(_ROUTE, "anthropic_version")] | None = None
     # Models that answer where this one declines for a policy; none here has one.
-    fallbacks: Annotated[list[dict[str, object]] | str, bounded(_ROUTE, "fallbacks")] | None = None
+    fallbacks: (
+        Annotated[list[dict[str, object]] | Literal["default"], bounded(_ROUTE, "fallbacks")] | None
+    ) = None
     # Asks why the cache did not have a prompt; the reply does not say.
     diagnostics: Annotated[dict[str, object], bounded(_ROUTE, "diagnostics")] | None = None
 

@@ -95,7 +95,7 @@ class OllamaModelRoutes:
 
     async def version(self) -> Response:
         """Return the version of Ollama whose API this is, and that of sax."""
-        return _json({"version": OLLAMA_VERSION, "sax_version": version("sax")})
+        return _json({"version": OLLAMA_VERSION, "server": f"sax {version('sax')}"})
 
 
 def _json(reply: object) -> Response:

@@ -144,7 +144,7 @@ class OllamaVersion(TypedDict):
     """The version of Ollama whose API this is, for clients that ask for one; and that of sax."""
 
     version: str
-    sax_version: str
+    server: str
 
 
 class OllamaProgress(msgspec.Struct):

@@ -81,7 +81,7 @@ async def test_a_models_capabilities_are_asked_of_it(http: httpx.AsyncClient) ->
 async def test_the_version_is_one_that_clients_accept(http: httpx.AsyncClient) -> None:
     told = (await http.get("/api/version")).json()
     assert tuple(map(int, told["version"].split("."))) >= (0, 6, 4)
-    assert told["sax_version"] == (await http.get("/version")).json()["version"]
+    assert told["server"] == f"sax {(await http.get('/version')).json()['version']}"
 
 
 async def test_a_model_tells_when_it_was_published_and_its_context(
