@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 
-from sax import errors
+from sax import call_form, errors
 from sax.chat import PLAIN_CHAT, AnswerFormat, Content, Image, Sound, ToolChoice
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
@@ -207,7 +207,13 @@ def _put_prompt_part(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
 
 def _put_answer_format(msg: tokens_pb2.AnswerFormat, format: AnswerFormat) -> None:
     msg.tools, msg.reasoning = format.tools, format.reasoning
-    msg.reasoning_open = format.reasoning_open
+    msg.reasoning_open, msg.generic = format.reasoning_open, format.generic
+    if format.calls is not None:
+        msg.calls = call_form.encoded(format.calls)
+    if format.kinds:
+        msg.kinds = msgspec.json.encode(format.kinds).decode()
+    if format.thoughts is not None:
+        msg.reasoning_begin, msg.reasoning_end = format.thoughts
 
 
 def _put_hypotheses(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
@@ -247,7 +253,18 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
 
 
 def _decode_answer_format(msg: tokens_pb2.AnswerFormat) -> AnswerFormat:
-    return AnswerFormat(msg.tools, msg.reasoning, msg.reasoning_open)
+    return AnswerFormat(
+        msg.tools,
+        msg.reasoning,
+        msg.reasoning_open,
+        call_form.decoded(msg.calls) if msg.calls else None,
+        msgspec.json.decode(msg.kinds, type=_Kinds) if msg.kinds else {},
+        (msg.reasoning_begin, msg.reasoning_end) if msg.reasoning_end else None,
+        msg.generic,
+    )
+
+
+_Kinds = dict[str, dict[str, list[str]]]
 
 
 def _decode_hypothesis(msg: tokens_pb2.Hypothesis) -> HypothesisText:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ import msgspec
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
+from model_server.text.rendering.call_probe import learnt_calls, learnt_reasoning
 from model_server.text.rendering.contents import (
     TEXTS,
     ContentForm,
@@ -26,7 +28,7 @@ from model_server.text.rendering.contents import (
     tried_form,
     tried_without_text,
 )
-from model_server.text.rendering.frames import Answer, Ask, TemplateParts, framed
+from model_server.text.rendering.frames import Answer, Ask, TemplateParts, WrittenForms, framed
 from model_server.text.rendering.sandbox import (
     BrokenTemplate,
     CompiledTemplate,
@@ -152,6 +154,7 @@ _UNKNOWN = Answer("unknown")
 class _KnownTemplate:
     def __init__(self, parts: TemplateParts) -> None:
         self.size = parts.size
+        self._source = parts.source
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
@@ -171,6 +174,18 @@ class _KnownTemplate:
         values = chat_values(chat, options, self._control_tokens.guard, form)
         return self._compiled.render({**values, **self._fixed})
 
+    def learnt(self) -> WrittenForms:
+        """Return the forms of calls and reasoning that the template writes."""
+        if "tool" not in self._source:
+            return WrittenForms(None, learnt_reasoning(self._tried))
+        reasoning = learnt_reasoning(self._tried)
+        return WrittenForms(learnt_calls(self._tried, reasoning), reasoning)
+
+    def _tried(self, chat: tuple[Message, ...], options: ChatOptions) -> str | None:
+        with suppress(RefusedChat):
+            return self.render(chat, options)
+        return None
+
     def _probe(self, chat: tuple[Message, ...], form: ContentForm) -> str:
         try:
             return self._rendered(chat, ChatOptions(), form)
@@ -189,6 +204,8 @@ class Templates:
             template = self._template(ask)
             if template is None:
                 return _UNKNOWN
+            if ask.learn:
+                return Answer("text", msgspec.json.encode(template.learnt()).decode())
             if ask.chat is None:
                 return Answer("text")
             return Answer("text", template.render(ask.chat, ask.options))
