@@ -1,4 +1,4 @@
-"""Reads a call that is a JSON object: {"name": ..., "arguments": {...}}, under these keys or others.
+"""Reads a call that is a JSON object: {"name": ..., "arguments": {...}}, or under other keys.
 
 The usual order of fields is streamed. An object of another order is held until it is whole.
 """

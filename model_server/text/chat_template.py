@@ -22,12 +22,20 @@ from msgspec import structs
 
 from model_server.sharing.confined.lanes import LaneKind, Lanes
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.text.rendering.frames import MAX_ANSWER, Answer, Ask, TemplateParts, framed
+from model_server.text.rendering.frames import (
+    MAX_ANSWER,
+    Answer,
+    Ask,
+    TemplateParts,
+    WrittenForms,
+    framed,
+)
 from sax.chat import PLAIN_CHAT, ChatOptions, Message
 from sax.errors import CheckpointError, InvalidRequest, Unavailable, UnsupportedParameter
 from sax.format import shortened
 
 _DECODER = msgspec.msgpack.Decoder(Answer)
+_FORMS = msgspec.json.Decoder(WrittenForms)
 _WORKER = "model_server.text.rendering.worker"
 
 
@@ -191,6 +199,13 @@ class ChatTemplate:
             self._for_tools.try_out()
         # The first chat then waits neither for a process nor for the compiler.
         renderer().submit(Ask(self._key, None), self._parts)
+
+    def written(self) -> WrittenForms:
+        """Return the forms in which the template writes calls and reasoning. Blocks."""
+        if self._for_tools is not None:
+            return self._for_tools.written()
+        answer = renderer().try_out(Ask(self._key, None, learn=True), self._parts)
+        return _FORMS.decode(answer.text) if answer.kind == "text" else WrittenForms()
 
     def render(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
         """Return the chat as text. Blocks; on an event loop use `rendered`.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+import msgspec
 from google.protobuf.message import Message as ProtoMessage
 
 from sax import call_form, errors

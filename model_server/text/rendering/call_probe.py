@@ -44,7 +44,7 @@ _TYPES = {
 _BEGINNINGS = {
     "kqb": re.compile("31337"),
     "kqc": re.compile("true|True"),
-    "kqd": re.compile("null|None"),
+    "kqd": re.compile('(?<!")(?:null|None)'),
     "kqe": re.compile(r"\[\s*17"),
     "kqf": re.compile(r"""\{\s*["']kqz"""),
 }
@@ -188,7 +188,7 @@ def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _Bo
     head, colon = text[behind:key], text[key + len(first) : value]
     gap, rest = text[value + 3 : following], text[last_value + 3 :]
     if colon.strip() in ("=", '="', "='") and head.strip().endswith("("):
-        return _python(text, named, head, last_value + 3, colon)
+        return _python(text, named, head, last_value + 3, colon, gap)
     if colon.startswith(":") and colon[1:] and gap.startswith(colon[1:]) and head.endswith("{"):
         end = text.find("}", last_value) + 1
         form = CallForm(Arguments.LOOSE, quote=colon[1:])
@@ -198,10 +198,11 @@ def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _Bo
     return _marked(text, named, head, gap, rest, last_value + 3)
 
 
-def _python(text: str, named: int, head: str, end: int, colon: str) -> _Body:
-    words = "True" in text
-    end += len(colon.strip()) - 1  # the quote
-    form = CallForm(Arguments.PYTHON, python_words=words)
+def _python(text: str, named: int, head: str, end: int, colon: str, gap: str) -> _Body:
+    words, quote = "True" in text, colon.strip()[1:]
+    end += len(quote)
+    comma = gap.removeprefix(quote)
+    form = CallForm(Arguments.PYTHON, python_words=words, comma=comma if comma == "," else ", ")
     return _Body(named, head, end, form)
 
 
@@ -271,7 +272,7 @@ def _whole(turn: _Turn, body: _Body) -> CallForm | None:
     index = max(index, numbered)
     head = _shared_end(before, gap)
     gap = gap.removesuffix(head) if head else gap
-    tail = _shared_start(gap, rest)
+    tail = _shared_start(gap, rest).rstrip()
     return replace(
         body.form,
         begin=before.removesuffix(head) if head else before,
