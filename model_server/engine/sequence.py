@@ -89,7 +89,10 @@ class SequenceHooks:
         return False
 
     def row(self, sequence: Sequence) -> Row | None:
-        """Return a row of several known tokens in place of its decode."""
+        """Return a row of several known tokens in place of its decode.
+
+        Called before every decode, which may be changed here: `sampling`, with `stated`.
+        """
         return None
 
     def is_urgent(self, sequence: Sequence) -> bool:
@@ -151,6 +154,7 @@ class Sequence:
         "prompt",
         "request",
         "reused",
+        "sampling",
         "since",
         "slot",
         "started_s",
@@ -166,6 +170,7 @@ class Sequence:
         # Sequences that take and lose slots together, the one that was submitted first; their host
         # chooses each next token. None: it is alone.
         self.group: list[Sequence] | None = None
+        self.sampling = request.sampling  # of its next token; a part may change it for a while
         self.prompt = prompt = len(request.prompt)  # tokens of it
         self.finish_at = min(prompt + request.max_tokens, context)  # tokens, at most
         self.tokens = request.tokens  # known and committed
@@ -182,8 +187,8 @@ class Sequence:
         self.launched = 0  # positions computed, in flight or found in the cache
         self.reused = 0  # positions found in the cache
         self.goal = 0  # positions that are prefill; from there on it decodes
-        # The slot's last token is another (one that was tried, or is chosen anew): the next row
-        # carries its own.
+        # The slot's last token is another (one that was tried, or is chosen anew), or it samples in
+        # another way: the next row carries its own token, and how it samples.
         self.stated = False
         self.in_flight = 0  # rows launched whose token is not committed; kept across preemptions
 

@@ -240,6 +240,16 @@ class SamplingParams:
             most=INT32,
         ),
     )
+    max_thinking_tokens: int | None = _field(
+        cast("int | None", None),
+        SamplingRow(
+            help="Maximum tokens of the model's reasoning, which then ends and the answer goes on; "
+            "0: it does not reason; none given: as many as it likes.",
+            kind=Kind.INTEGER,
+            least=0,
+            most=INT32,
+        ),
+    )
     beam_size: int = _field(
         0,
         SamplingRow(

@@ -266,6 +266,7 @@ _SAMPLING = (
     _flag("use_beam_search", *_OPENAI),
     _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
+    _integer("thinking_token_budget", 0, _INT32, *_OPENAI),  # vLLM's name of max_thinking_tokens
     _integer("max_output_tokens", 1, _INT32, RequestRoute.RESPONSES),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_GENERATED, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart
 from model_server.engine.parts.forced import ForcedRows
+from model_server.engine.parts.thinking import BoundedState, ThinkingBudget, Thoughts
 from model_server.engine.request import SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
 from model_server.engine.steps.builder import StepBuilder
@@ -47,6 +48,9 @@ class Grammars(EnginePart[_GuidedAnswer]):
         # Words that may not follow each other can close every way to an end.
         left = None if request.sampling.bad_words else sequence.finish_at - len(sequence.tokens)
         state = request.grammar.begin(request.answer, request.sampling.allowed, left)
+        budget = request.setting(ThinkingBudget)
+        if budget is not None:
+            state = BoundedState(state, Thoughts(budget, request.answer))
         return _GuidedAnswer(state)
 
     def waits(self, sequence: Sequence, *, late: bool) -> bool:

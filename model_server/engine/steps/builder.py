@@ -57,7 +57,7 @@ class StepBuilder:
 
     def set_sampling(self, sequence: Sequence) -> None:
         """Tell the runner how the slot samples now, unless it samples like that already."""
-        slot, sampling = sequence.slot, sequence.request.sampling
+        slot, sampling = sequence.slot, sequence.sampling
         if not sequence.generates:
             return
         if sampling.edits:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from http_gateway.openai.schema import ChatRequest, CompletionRequest
+from http_gateway.openai.completion_schema import CompletionRequest
+from http_gateway.openai.schema import ChatRequest
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import ReplyOptions, SamplingParams
 from tests.each_case import each_case
@@ -52,6 +53,7 @@ def test_every_honoured_field_of_a_chat_reaches_the_sampling():
         allowed_token_ids=[1, 50],
         bad_words=["c"],
         min_tokens=3,
+        max_thinking_tokens=0,
     )
     assert request.sampling() == SamplingParams(
         temperature=0.5,
@@ -72,6 +74,7 @@ def test_every_honoured_field_of_a_chat_reaches_the_sampling():
         allowed_token_ids=(1, 50),
         bad_words=("c",),
         min_tokens=3,
+        max_thinking_tokens=0,
     )
 
 
@@ -88,6 +91,13 @@ def test_small_forms_mean_the_same_as_long_ones():
     assert chat(logprobs=True).sampling().logprobs == 0
     assert chat(max_tokens=5).sampling().max_tokens == 5
     assert chat(max_tokens=5, max_completion_tokens=5).sampling().max_tokens == 5
+    both = {"thinking_token_budget": 5, "max_thinking_tokens": 5}
+    for sent in ({"thinking_token_budget": 5}, {"max_thinking_tokens": 5}, both):
+        assert chat(**sent).sampling().max_thinking_tokens == 5
+        assert completion(**sent).sampling().max_thinking_tokens == 5
+    for made in (chat, completion):
+        with pytest.raises(InvalidRequest, match="differ"):
+            made(thinking_token_budget=0, max_thinking_tokens=5)
 
 
 # Every field of OpenAI's reference that this server has no use for, with a value that asks.

@@ -211,10 +211,12 @@ CASES: dict[str, Case] = {
 GRAMMARS = {"json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"}
 # As have those of a beam search, which gives several whole answers (test_beam_request).
 BEAMS = {"beam_size", "length_penalty", "early_stopping", "tokens_per_beam"}
+# And the bound of reasoning, for models that reason (tests/model_server/serving/test_thinking).
+THINKING = {"max_thinking_tokens"}
 
 
 def test_every_field_of_the_table_has_a_case() -> None:
-    assert set(CASES) == set(SAMPLING) - GRAMMARS - BEAMS
+    assert set(CASES) == set(SAMPLING) - GRAMMARS - BEAMS - THINKING
 
 
 @pytest.fixture(scope="module")

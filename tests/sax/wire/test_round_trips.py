@@ -210,6 +210,7 @@ SAMPLING = st.builds(
     stop_sequence=st.lists(I32, max_size=3).map(tuple),
     ignore_eos=st.booleans(),
     logprobs=st.none() | I32,
+    max_thinking_tokens=st.none() | I32,
     beam_size=I32,
     length_penalty=st.floats(allow_nan=False),
     early_stopping=st.booleans(),

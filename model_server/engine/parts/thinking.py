@@ -1,0 +1,173 @@
+"""Budgets of reasoning: the tokens between the marks that divide an answer are counted, and where
+they are used up the closing mark comes next. Pure.
+
+The tokens of the mark are chosen as all others are, on the device, from a list of one: so their
+log-probabilities are true and penalties count them. The row that chooses one waits until the token
+before it was read. Under a grammar its mask allows the mark alone, once it allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from model_server.engine.part import EnginePart
+from model_server.engine.request import SequenceUpdate
+from model_server.engine.sequence import Sequence
+from model_server.engine.types import GrammarState, Row, Sampling
+
+# For a model that begins to reason again: more than are ever computed before one of them was read,
+# so that where it ends does not depend on what else is computed.
+_AGAIN = 32
+_MOST_BLANK = 64  # bytes before the first opening mark
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True):
+    """How long a request may reason."""
+
+    most: int  # tokens between the marks
+    opens: bytes  # text of the opening mark
+    closes: bytes  # and of the closing one
+    ends: tuple[int, ...]  # tokens that end the reasoning; the closing mark is among their text
+    is_open: bool  # the prompt ends inside the reasoning
+    text_of: Callable[[int], bytes]  # of a token, control tokens included
+
+
+class Thoughts:
+    """Follows one answer, and says when its reasoning must end."""
+
+    def __init__(self, budget: ThinkingBudget, answer: Iterable[int] = ()) -> None:
+        """answer: its tokens so far."""
+        self._budget = budget
+        self._left = budget.most
+        self._open = budget.is_open
+        self._first = not budget.is_open  # so far the answer may be about to begin to reason
+        self._ending: tuple[int, ...] = ()  # what is left of the tokens that end the reasoning
+        self._tail = b""  # the last bytes since the last mark
+        for token in answer:
+            self.take(token)
+
+    @property
+    def room(self) -> int | None:
+        """Tokens that surely come before one is given; None: none is given unless marks come."""
+        if self.next is not None:
+            return 0
+        if self._open:
+            return self._left
+        return 1 + self._left if self._first else None
+
+    @property
+    def next(self) -> int | None:
+        """The token that must come next; None: any may."""
+        return next(iter(self._given), None)
+
+    @property
+    def _given(self) -> tuple[int, ...]:
+        return self._ending or (self._budget.ends if self._open and self._left <= 0 else ())
+
+    def take(self, token: int) -> None:
+        """Take in the next token."""
+        given = self._given
+        self._ending = given[1:] if given[:1] == (token,) else ()
+        self._tail += self._budget.text_of(token)
+        if self._open:
+            self._left -= not given
+            self._open = not self._passed(self._budget.closes)
+        elif self._passed(self._budget.opens):
+            self._open = True
+            self._left = self._left if self._first else max(self._left, _AGAIN)
+            self._first = False
+        elif self._first:
+            begun = self._tail.lstrip()
+            self._first = self._budget.opens.startswith(begun) and len(self._tail) < _MOST_BLANK
+
+    def skip(self) -> None:
+        """Note that the token that must come next cannot."""
+        self._ending = ()
+
+    def _passed(self, mark: bytes) -> bool:
+        """Return True if the last token completed a mark, and forget what is before its end."""
+        place = self._tail.find(mark)
+        if place >= 0:
+            self._tail = self._tail[place + len(mark) :]
+        elif not self._first:
+            self._tail = self._tail[-len(mark) :]
+        return place >= 0
+
+
+class Thinking(EnginePart[Thoughts]):
+    """Ends the reasoning of answers without a grammar; those with one have a `BoundedState`."""
+
+    def begin(self, sequence: Sequence) -> Thoughts | None:
+        request = sequence.request
+        budget = request.setting(ThinkingBudget)
+        if budget is None or request.grammar is not None:
+            return None
+        return Thoughts(budget, request.answer)
+
+    def prepare(self, sequence: Sequence) -> None:
+        sequence.sampling = _sampling(sequence, self.of[sequence.id].next)
+
+    def limit(self, sequence: Sequence, end: int) -> int:
+        room = self.of[sequence.id].room
+        return end if room is None else min(end, len(sequence.tokens) + room - 1)
+
+    def waits(self, sequence: Sequence, *, late: bool) -> bool:
+        room = self.of[sequence.id].room
+        return room is not None and 0 < sequence.in_flight >= room
+
+    def row(self, sequence: Sequence) -> Row | None:
+        sampling = _sampling(sequence, self.of[sequence.id].next)
+        if sampling != sequence.sampling:
+            sequence.sampling, sequence.stated = sampling, True
+        return None
+
+    def tell(self, sequence: Sequence, update: SequenceUpdate) -> SequenceUpdate:
+        if update.result.token is not None:
+            self.of[sequence.id].take(update.result.token)
+        return update
+
+
+def _sampling(sequence: Sequence, given: int | None) -> Sampling:
+    """Return how a sequence samples its next token, which may be given."""
+    own = sequence.request.sampling
+    if given is None:
+        return own
+    return Sampling(0.0, 0, 1.0, own.seed, own.logprobs, allowed=(given,))
+
+
+class BoundedState:
+    """A grammar's state under which the reasoning ends in time."""
+
+    def __init__(self, state: GrammarState, thoughts: Thoughts) -> None:
+        self._state = state
+        self._thoughts = thoughts
+
+    @property
+    def finished(self) -> bool:
+        return self._state.finished
+
+    @property
+    def late(self) -> bool:
+        return self._state.late
+
+    def fits(self, token: int) -> bool:
+        return self._state.fits(token)
+
+    def accept(self, token: int) -> None:
+        self._state.accept(token)
+        self._thoughts.take(token)
+
+    def forced(self) -> tuple[int, ...]:
+        return self._state.forced()
+
+    def mask(self) -> bytes | None:
+        mask, given = self._state.mask(), self._thoughts.next
+        if mask is None or given is None:
+            return mask
+        place, bit = given // 8, 1 << given % 8
+        if not mask[place] & bit:
+            self._thoughts.skip()
+            return mask
+        return bytes(place) + bytes((bit,)) + bytes(len(mask) - place - 1)
