@@ -154,6 +154,16 @@ LFM2 = CallForm(
 JSON_LIST = CallForm(
     begin="[", head=f'{{"name": "{NAME}", "arguments": ', tail="}", between=", ", end="]"
 )
+COMMAND = CallForm(  # Command R7B and A
+    mark="<|START_ACTION|>",
+    begin="<|START_ACTION|>[",
+    head=f'\n    {{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": ',
+    tail="}",
+    between=",",
+    end="\n]<|END_ACTION|>",
+    name_key="tool_name",
+    arguments_key="parameters",
+)
 TOOL_CALL_LIST = CallForm(  # Granite 3, Phi 4
     mark="<|tool_call|>",
     begin="<|tool_call|>[",

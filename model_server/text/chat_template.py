@@ -22,6 +22,8 @@ from msgspec import structs
 
 from model_server.sharing.confined.lanes import LaneKind, Lanes
 from model_server.sharing.confined.process import ConfinedProcess
+from model_server.text.generic_tools import without_tools
+from model_server.text.rendering.call_text import takes_tools
 from model_server.text.rendering.frames import (
     MAX_ANSWER,
     Answer,
@@ -160,6 +162,7 @@ class ChatTemplate:
         tokens = tuple(sorted({*special_tokens, image} - {""}))
         self._parts = TemplateParts(source, bos_token, eos_token, tokens, image)
         self._key = _key(self._parts)
+        self._written: WrittenForms | None = None
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
 
     def replaced(self, source: str) -> ChatTemplate:
@@ -204,8 +207,16 @@ class ChatTemplate:
         """Return the forms in which the template writes calls and reasoning. Blocks."""
         if self._for_tools is not None:
             return self._for_tools.written()
-        answer = renderer().try_out(Ask(self._key, None, learn=True), self._parts)
-        return _FORMS.decode(answer.text) if answer.kind == "text" else WrittenForms()
+        if self._written is None:
+            answer = renderer().try_out(Ask(self._key, None, learn=True), self._parts)
+            found = answer.kind == "text"
+            self._written = _FORMS.decode(answer.text) if found else WrittenForms()
+        return self._written
+
+    @property
+    def generic(self) -> bool:
+        """True if sax tells the model of tools, as the template has no place for them."""
+        return self._for_tools is None and not takes_tools(self.source)
 
     def render(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
         """Return the chat as text. Blocks; on an event loop use `rendered`.
@@ -225,27 +236,16 @@ class ChatTemplate:
     def _submit(self, messages: Sequence[Message], options: ChatOptions) -> Future[Answer]:
         if self._for_tools is not None and (options.tools or any(e.tool_calls for e in messages)):
             return self._for_tools._submit(messages, options)
-        if options != PLAIN_CHAT or any(message.tool_calls for message in messages):
-            options = self._checked(messages, options)
+        calling = options.tools or any(each.tool_calls or each.role == "tool" for each in messages)
+        if calling and self.generic:
+            messages, options = without_tools(messages, options, system=self.written().system)
+        if options != PLAIN_CHAT:
+            options = self._checked(options)
         places = tuple(each.without_data() for each in messages)
         return renderer().submit(Ask(self._key, places, options), self._parts)
 
-    def _checked(self, messages: Sequence[Message], options: ChatOptions) -> ChatOptions:
+    def _checked(self, options: ChatOptions) -> ChatOptions:
         """Return the options as the template takes them. Raises InvalidRequest by name."""
-        if options.may_call and "tools" not in self._words:
-            raise UnsupportedParameter(
-                "tools are not supported: this model's chat template has no place for them. Send "
-                'tool_choice "none", or publish the model with the override CHAT_TEMPLATE, a '
-                "template that writes tools",
-                param="tools",
-            )
-        if any(each.tool_calls for each in messages) and not {"tool_calls", "tools"} & self._words:
-            raise UnsupportedParameter(
-                "messages with tool_calls are not supported: this model's chat template has no "
-                "place for them. Leave them out, or publish the model with the override "
-                "CHAT_TEMPLATE",
-                param="messages",
-            )
         if not options.chat_template_kwargs:
             return options
         values = self._values(options.chat_template_kwargs)

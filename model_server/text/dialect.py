@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sax.call_form import (
-    DEEPSEEK,
-    DEEPSEEK_FENCED,
-    GEMMA,
-    HERMES,
-    JSON_LIST,
-    LFM2,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_LIST,
-    TOOL_CALL_LIST,
-    Arguments,
-    CallForm,
-)
+from model_server.text.rendering.call_text import form_by_words, takes_tools
+from sax.call_form import DEEPSEEK, GEMMA, HERMES, LLAMA3, MISTRAL, Arguments, CallForm
 from sax.chat import LEARNT, ReasoningParser, Tool, ToolParser
 
 _HARMONY = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"))
@@ -73,29 +60,6 @@ def _older(form: CallForm) -> str:
     return LEARNT
 
 
-# Of templates that write no calls: how their models do.
-_BY_WORDS: tuple[tuple[Callable[[str], bool], CallForm], ...] = (
-    (lambda source: "<|tool_call_start|>" in source, LFM2),
-    (lambda source: DEEPSEEK.mark in source and "```json" in source, DEEPSEEK_FENCED),
-    (lambda source: DEEPSEEK.mark in source, DEEPSEEK),
-    (lambda source: MISTRAL.mark in source and "[ARGS]" in source, MISTRAL),
-    (lambda source: MISTRAL.mark in source, MISTRAL_LIST),
-    (
-        lambda source: (
-            "<tool_call>" in source and "<function=" not in source and "<arg_key>" not in source
-        ),
-        HERMES,
-    ),
-    (lambda source: TOOL_CALL_LIST.mark in source, TOOL_CALL_LIST),
-    (
-        lambda source: (
-            "<|python_tag|>" in source
-            or ("<|start_header_id|>" in source and '"parameters": dictionary' in source)
-        ),
-        LLAMA3,
-    ),
-    (lambda source: "<start_of_turn>" in source and "tools" in source, GEMMA),
-)
 _NAMED: dict[str, CallForm] = {
     ToolParser.HERMES: HERMES,
     ToolParser.LLAMA3: LLAMA3,
@@ -121,10 +85,8 @@ def dialect_of(
 ) -> AnswerDialect:
     """Return the dialect of a template's model. learnt, thoughts: what the template was found to
     write. tools, reasoning: known otherwise."""
-    by_words = next((form for fits, form in _BY_WORDS if fits(source)), None)
-    if by_words is None and re.search(r"\btools\b", source):
-        by_words = JSON_LIST
-    told, form = _told(source, tools, learnt or by_words)
+    found = (learnt or form_by_words(source)) if takes_tools(source) else None
+    told, form = _told(source, tools, found)
     if reasoning is None:
         reasoning = ReasoningParser.THINK if thoughts or THINK[0] in source else "none"
         if told == ToolParser.GPT_OSS:

@@ -108,6 +108,12 @@ def learnt_reasoning(rendered: Rendered) -> tuple[str, str] | None:
     return opens[1], between.strip()
 
 
+def takes_system(rendered: Rendered) -> bool:
+    """True if the template writes what a message of the role system says."""
+    text = rendered((Message("system", "Sqs"), _ASK), ChatOptions())
+    return text is not None and "Sqs" in text
+
+
 # --- rendering ---
 
 

@@ -44,6 +44,7 @@ class WrittenForms(msgspec.Struct, frozen=True):
     calls: CallForm | None = None
     # Before and behind the reasoning of a turn.
     reasoning: tuple[str, str] | None = None
+    system: bool = True  # it writes messages of the role system
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

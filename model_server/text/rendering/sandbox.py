@@ -20,6 +20,8 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from model_server.text.rendering.past_calls import CallArguments
+
 MAX_SOURCE = 1 << 20  # characters of a template
 _MAX_WORK = 1 << 20  # loop steps of one render
 _CALL = 16  # a call costs about as much time as this many loop steps
@@ -201,6 +203,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as chat templates expect it: no HTML escapes, non-ASCII text unescaped."""
+    if isinstance(value, CallArguments) and not (ensure_ascii or indent or separators or sort_keys):
+        return value.source
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
