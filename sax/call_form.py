@@ -59,6 +59,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     colon: dict[str, str] = {}
     close: str = ""
     comma: str = ""
+    cdata: bool = False  # texts with marks stand in a CDATA section
     quoted: bool = False  # texts are JSON, too
     python_words: bool = False  # True, False and None, and lists as Python writes them
     quote: str = ""  # of loose arguments: around a text

@@ -24,8 +24,6 @@ class ToolParser(StrEnum):
     GEMMA = "gemma"  # [name(key=value)], as Python writes it
     DEEPSEEK = "deepseek"  # tokens with full-width bars
     GPT_OSS = "gpt_oss"  # harmony's commentary channel
-    # sax's own form, for templates without tools
-    GENERIC = "generic"
 
 
 class ReasoningParser(StrEnum):

@@ -12,6 +12,7 @@ from http_gateway.dialects.python_call import literal_of
 from http_gateway.dialects.text_reader import TextReader
 from sax.call_form import CallForm
 
+_SECTION = "<![CDATA["
 # By parameter, the JSON types that its value may have; one that is missing may have any.
 Kinds = Mapping[str, Collection[str]]
 _TYPES: dict[type, str] = {
@@ -62,8 +63,9 @@ def _pair(
     reader.forget()
     types = kinds.get(name, _TYPES.values()) if told == "" else (told,)
     reader.add_arguments(f"{separator}{_dumps(name)}: ")
-    marks = tuple({form.close, form.close.strip()})
-    if set(types) == {"string"} and not form.quoted:
+    section = form.cdata and (yield from reader.literal(_SECTION))
+    marks = (f"]]>{form.close}",) if section else tuple({form.close, form.close.strip()})
+    if section or (set(types) == {"string"} and not form.quoted):
         reader.add_arguments('"')
         if not (yield from reader.until(marks, lambda text: _escaped(reader, text))):
             return False

@@ -12,7 +12,7 @@ from http_gateway.dialects.bare_values import Kinds, read_loose, read_pairs
 from http_gateway.dialects.call_object import call_object
 from http_gateway.dialects.python_call import read_python
 from http_gateway.dialects.text_reader import Reading, TextReader
-from sax.call_form import FUNCTIONS_ID, ID, INDEX, NAME, Arguments, CallForm, IdForm
+from sax.call_form import FUNCTIONS_ID, GEMMA, ID, INDEX, NAME, Arguments, CallForm, IdForm
 
 _SLOTS = re.compile(f"([{NAME}{ID}{INDEX}])")
 _ID, _NUMBER = re.compile(r"[\w:.+/=-]+"), re.compile(r"\d+")
@@ -29,7 +29,8 @@ def with_variants(form: CallForm) -> tuple[CallForm, ...]:
         return (form, fenced, replace(fenced, begin=f"{_FENCE}\n", end="\n```"))
     if form.arguments == Arguments.OBJECT and not form.begin:
         tags = ("<|python_tag|>", "<|python_start|>")  # Llama 3 and 4
-        return (form, *(replace(form, mark=tag, begin=tag) for tag in tags))
+        listed = replace(GEMMA, mark=tags[1], begin=f"{tags[1]}[")
+        return (form, *(replace(form, mark=tag, begin=tag) for tag in tags), GEMMA, listed)
     return (form,)
 
 

@@ -236,9 +236,9 @@ class ChatTemplate:
     def _submit(self, messages: Sequence[Message], options: ChatOptions) -> Future[Answer]:
         if self._for_tools is not None and (options.tools or any(e.tool_calls for e in messages)):
             return self._for_tools._submit(messages, options)
-        calling = options.tools or any(each.tool_calls or each.role == "tool" for each in messages)
-        if calling and self.generic:
-            messages, options = without_tools(messages, options, system=self.written().system)
+        called = "tool_calls" not in self._words and any(each.tool_calls for each in messages)
+        if (options.may_call or called) and self.generic:
+            messages, options = without_tools(messages, options, self.written())
         if options != PLAIN_CHAT:
             options = self._checked(options)
         places = tuple(each.without_data() for each in messages)

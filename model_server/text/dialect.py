@@ -24,10 +24,7 @@ class AnswerDialect:
     reasoning: ReasoningParser = ReasoningParser.NONE
     calls: CallForm | None = None  # None: it writes none, or in channels
     thoughts: tuple[str, str] = THINK  # around reasoning of the kind THINK
-
-    @property
-    def generic(self) -> bool:
-        return self.tools == ToolParser.GENERIC
+    generic: bool = False  # sax tells the model of tools, as its template has no place for them
 
     def marks(self, calls: bool) -> frozenset[str]:
         """Return the control tokens that divide an answer; calls: also those of calls."""
@@ -66,7 +63,6 @@ _NAMED: dict[str, CallForm] = {
     ToolParser.MISTRAL: MISTRAL,
     ToolParser.GEMMA: GEMMA,
     ToolParser.DEEPSEEK: DEEPSEEK,
-    ToolParser.GENERIC: HERMES,
 }
 
 
@@ -85,26 +81,22 @@ def dialect_of(
 ) -> AnswerDialect:
     """Return the dialect of a template's model. learnt, thoughts: what the template was found to
     write. tools, reasoning: known otherwise."""
-    found = (learnt or form_by_words(source)) if takes_tools(source) else None
+    generic = not takes_tools(source)
+    found = learnt or (HERMES if generic else form_by_words(source))
     told, form = _told(source, tools, found)
     if reasoning is None:
         reasoning = ReasoningParser.THINK if thoughts or THINK[0] in source else "none"
         if told == ToolParser.GPT_OSS:
-            reasoning = ReasoningParser.GPT_OSS
-    return AnswerDialect(told, ReasoningParser(reasoning), form, thoughts or THINK)
+            reasoning, thoughts = ReasoningParser.GPT_OSS, None
+    generic = generic and form is not None
+    return AnswerDialect(told, ReasoningParser(reasoning), form, thoughts or THINK, generic)
 
 
-def _told(source: str, tools: str | None, found: CallForm | None) -> tuple[str, CallForm | None]:
+def _told(source: str, tools: str | None, found: CallForm) -> tuple[str, CallForm | None]:
     """Return the name of the calls' form, and the form."""
     if tools is None:
-        if harmonic(source):
-            return ToolParser.GPT_OSS, None
-        if found is None:
-            return ToolParser.GENERIC, HERMES
-        return _older(found), found
-    if found is not None and _older(found) == tools:
-        return tools, found
-    return tools, _NAMED.get(tools)
+        return (ToolParser.GPT_OSS, None) if harmonic(source) else (_older(found), found)
+    return tools, found if tools == _older(found) else _NAMED.get(tools)
 
 
 def kinds_of(form: CallForm | None, tools: tuple[Tool, ...]) -> dict[str, dict[str, list[str]]]:

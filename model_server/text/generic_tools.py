@@ -1,7 +1,8 @@
 """Tools for models whose chat template has no place for them: they are told of in a system text,
 calls stand in the text of an answer, and results come as messages of the user. Pure.
 
-The form of calls is Hermes', the one that most models have seen.
+The form of calls is the one that the template writes, if it writes calls, and else Hermes', which
+most models have seen.
 """
 
 from __future__ import annotations
@@ -10,29 +11,31 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sax.chat import ChatOptions, Content, Image, Message, Tool, ToolCall, ToolChoice
+from model_server.text.rendering.call_text import call_text
+from model_server.text.rendering.frames import WrittenForms
+from sax.call_form import HERMES, Arguments, CallForm
+from sax.chat import ChatOptions, Content, Image, Message, Tool, ToolChoice
 
 _SYSTEM = """\
 You can call functions. Each line describes one, with its parameters as a JSON Schema:
 {tools}
 
-To call a function, answer with its name and its arguments as JSON, and nothing behind it:
-<tool_call>
-{{"name": "function_name", "arguments": {{"parameter": "value"}}}}
-</tool_call>
+To call a function, answer with its name and its arguments, and nothing behind it:
+{example}
 Several calls may follow each other. Their results come in the next message. {choice}"""
+_EXAMPLE = {"parameter": "value"}
 _FREE = "If no function helps, answer in words."
 _FORCED = "Now you must call a function."
 
 
 def without_tools(
-    chat: Sequence[Message], options: ChatOptions, *, system: bool
+    chat: Sequence[Message], options: ChatOptions, written: WrittenForms
 ) -> tuple[tuple[Message, ...], ChatOptions]:
     """Return a chat that says in texts what tools, calls and results say, and its options.
 
-    system: the template writes messages of the role system.
+    written: what the template writes. If that is calls, it has them as they are.
     """
-    turns = [_told(turn) for turn in chat]
+    turns = [_told(turn) if written.calls is None else turn for turn in chat]
     joined: list[Message] = []
     for turn, told in zip(chat, turns, strict=True):
         last = joined[-1] if joined else None
@@ -42,14 +45,17 @@ def without_tools(
         else:
             joined.append(told)
     if options.may_call:
-        joined = _with_system(joined, _text(options), system=system)
+        text = _text(options, written.calls or HERMES)
+        joined = _with_system(joined, text, system=written.system)
     return tuple(joined), replace(options, tools=(), tool_choice=ToolChoice.AUTO, tool_name="")
 
 
-def _text(options: ChatOptions) -> str:
+def _text(options: ChatOptions, form: CallForm) -> str:
     tools = "\n".join(map(_described, options.tools))
     choice = _FORCED if options.must_call else _FREE
-    return _SYSTEM.format(tools=tools, choice=choice)
+    example = _EXAMPLE if form.arguments in (Arguments.OBJECT, Arguments.JSON) else {}
+    call = {"name": "function_name", "arguments": json.dumps(example)}
+    return _SYSTEM.format(tools=tools, example=call_text(form, [call]), choice=choice)
 
 
 def _described(tool: Tool) -> str:
@@ -77,15 +83,10 @@ def _told(turn: Message) -> Message:
         return Message("user", (begin, *turn.content, end))
     if not turn.tool_calls:
         return turn
-    calls = "\n".join(map(_written, turn.tool_calls))
-    return replace(turn, content=_joined(turn.content, calls, "\n"), tool_calls=())
-
-
-def _written(call: ToolCall) -> str:
-    return (
-        f'<tool_call>\n{{"name": {_dumps(call.name)}, "arguments": {call.arguments or "{}"}}}'
-        "\n</tool_call>"
+    calls = call_text(
+        HERMES, [{"name": c.name, "arguments": c.arguments or "{}"} for c in turn.tool_calls]
     )
+    return replace(turn, content=_joined(turn.content, calls, "\n"), tool_calls=())
 
 
 def _joined(first: Content, second: Content, between: str = "\n\n") -> Content:

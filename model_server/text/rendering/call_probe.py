@@ -71,27 +71,35 @@ class _Turn(NamedTuple):
     end: str  # behind the text of a turn without calls
 
 
-def learnt_calls(rendered: Rendered, reasoning: tuple[str, str] | None) -> CallForm | None:
-    """Return the form of a template's calls; None: it writes none, or in no form known here.
-
-    reasoning: the marks around reasoning, which may stand before the calls.
-    """
+def learnt(rendered: Rendered) -> tuple[CallForm | None, tuple[str, str] | None]:
+    """Return the form of a template's calls, and the texts before and behind the reasoning of a
+    turn; None: it writes none, or in no form known here."""
+    reasoning = learnt_reasoning(rendered)
     turn = _turn(rendered, reasoning)
     if turn is None:
-        return None
+        return None, reasoning
+    if reasoning is None and (empty := _NO_THOUGHT.match(turn.text)):
+        reasoning = empty[1], empty[2]
+        turn = turn._replace(text=turn.text[empty.end() :])
+    return _learnt_calls(rendered, turn), reasoning
+
+
+def _learnt_calls(rendered: Rendered, turn: _Turn) -> CallForm | None:
     body = _body(turn.text, _FIRST, _CALLS[0], _VALUES)
-    if body is None:
-        return None
-    form = _whole(turn, body)
+    form = None if body is None else _whole(turn, body)
     if form is None:
         return None
     form = _with_object(form, turn.text)
+    if form.arguments == Arguments.PAIRS:
+        marked = ToolCall(_CALLS[0].id, _FIRST, json.dumps({**_VALUES, "kqa": "<Vqa&"}))
+        form = replace(form, cdata="<![CDATA[<Vqa&]]>" in (_render(rendered, (marked,)) or ""))
     short = _render(rendered, (ToolCall("call_0123456789", _FIRST, _CALLS[0].arguments),)) is None
     ids = IdForm.FUNCTIONS if FUNCTIONS_ID in form.head else IdForm.SHORT if short else IdForm.ANY
     return replace(form, mark=_mark(form), ids=ids)
 
 
-_OPENS = re.compile(r"(<[^<>]*>(?:thought)?|\[[A-Z]+\])\s*\Z")
+_NO_THOUGHT = re.compile(r"\s*(<[^<>]*think[^<>]*>)\s*(<[^<>]*think[^<>]*>)", re.IGNORECASE)
+_OPENS = re.compile(r"((?:<[^<>]*>think)?<[^<>]*>(?:thought)?|\[[A-Z]+\])\s*\Z")
 _CLOSES = re.compile(r"\s*(?:<[^<>]*>|\[/[A-Z]+\])")
 _THOUGHT = "Tqt"
 
@@ -140,7 +148,8 @@ def _turn(rendered: Rendered, reasoning: tuple[str, str] | None) -> _Turn | None
 
 
 def _without(text: str, reasoning: tuple[str, str] | None) -> str:
-    """Return the text without a reasoning of nothing before it."""
+    """Return the text without a reasoning of nothing, or marks around nothing, before it."""
+    text = re.sub(r"\A<\|(\w+)_start\|><\|\1_end\|>", "", text)  # Llama 4
     if reasoning is None:
         return text
     opens, closes = (re.escape(mark.strip()) for mark in reasoning)
@@ -264,7 +273,8 @@ def _whole(turn: _Turn, body: _Body) -> CallForm | None:
         tail = text[body.end :]
         before = _slots(opening, _FIRST, _CALLS[0].id)
         tail = _slots(tail[: _end_of_turn(tail, turn.end)], _FIRST, _CALLS[0].id)
-        return replace(body.form, head=_head(before, only_id, body), tail=tail.rstrip(), one=True)
+        form = replace(body.form, head=_head(before, only_id, body), tail=tail.rstrip(), one=True)
+        return replace(form, between="; ") if form.head.startswith("{") else form  # Llama 3
     second = _second(text, body, only_id)
     if second is None:
         return None

@@ -86,6 +86,10 @@ class _Meter:
             raise RunawayTemplate(f"writes more than {_MAX_TEXT} characters; send a shorter chat")
 
 
+class GivenList(list[Any]):
+    """A list that a template may read and not change."""
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """Jinja sandbox that meters calls and repetitions."""
 
@@ -101,7 +105,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        # Kimi's and LFM2's templates build lists so. What they could change was made for them.
+        # Kimi's and LFM2's templates build lists so.
         if type(obj) is list and attr == "append":  # pyright: ignore[reportUnknownArgumentType]
             return True
         return super().is_safe_attribute(obj, attr, value)

@@ -20,7 +20,7 @@ import msgspec
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
-from model_server.text.rendering.call_probe import learnt_calls, learnt_reasoning, takes_system
+from model_server.text.rendering.call_probe import learnt, takes_system
 from model_server.text.rendering.call_text import call_text, form_by_words, takes_tools
 from model_server.text.rendering.contents import (
     TEXTS,
@@ -33,6 +33,7 @@ from model_server.text.rendering.past_calls import CallArguments, read_arguments
 from model_server.text.rendering.sandbox import (
     BrokenTemplate,
     CompiledTemplate,
+    GivenList,
     RefusedChat,
     RunawayTemplate,
 )
@@ -61,7 +62,9 @@ def chat_values(
     tools = [_tool(tool, f"tools[{n}]", guard) for n, tool in enumerate(options.tools)]
     return {
         **values,
-        "messages": [_turn(each, f"messages[{n}]", guard, form) for n, each in enumerate(messages)],
+        "messages": GivenList(
+            _turn(each, f"messages[{n}]", guard, form) for n, each in enumerate(messages)
+        ),
         "add_generation_prompt": (
             options.add_generation_prompt and not options.continue_final_message
         ),
@@ -151,7 +154,6 @@ _UNKNOWN = Answer("unknown")
 class _KnownTemplate:
     def __init__(self, parts: TemplateParts) -> None:
         self.size = parts.size
-        self._source = parts.source
         self._learning = False  # ids are given as they are
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
@@ -179,9 +181,7 @@ class _KnownTemplate:
     @cached_property
     def learnt(self) -> WrittenForms:
         """The forms of calls and reasoning that the template writes."""
-        reasoning = learnt_reasoning(self._tried)
-        calls = learnt_calls(self._tried, reasoning) if "tool" in self._source else None
-        return WrittenForms(calls, reasoning, takes_system(self._tried))
+        return WrittenForms(*learnt(self._tried), takes_system(self._tried))
 
     @property
     def _ids(self) -> str:

@@ -173,7 +173,7 @@ def test_the_dialect_of_a_template_that_writes_no_calls_is_told_from_its_words()
         f"tools {DEEPSEEK.mark}": ("deepseek", "none", DEEPSEEK),
         "xml_tools": ("learnt", "none", JSON_LIST),
         "<|start|><|channel|>": ("gpt_oss", "gpt_oss", None),
-        "<|im_start|>": ("generic", "none", HERMES),
+        "<|im_start|>": ("hermes", "none", HERMES),
     }
     for source, told in known.items():
         made = dialect_of(source)
