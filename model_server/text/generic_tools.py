@@ -53,8 +53,10 @@ def without_tools(
 def _text(options: ChatOptions, form: CallForm) -> str:
     tools = "\n".join(map(_described, options.tools))
     choice = _FORCED if options.must_call else _FREE
-    example = _EXAMPLE if form.arguments in (Arguments.OBJECT, Arguments.JSON) else {}
-    call = {"name": "function_name", "arguments": json.dumps(example)}
+    example: object = json.dumps(_EXAMPLE)
+    if form.arguments not in (Arguments.OBJECT, Arguments.JSON):
+        example = {} if form.arguments == Arguments.PYTHON else ""
+    call = {"name": "function_name", "arguments": example}
     return _SYSTEM.format(tools=tools, example=call_text(form, [call]), choice=choice)
 
 

@@ -13,6 +13,7 @@ from sax.call_form import (
     DEEPSEEK_FENCED,
     GEMMA,
     HERMES,
+    INDEX,
     JSON_LIST,
     LFM2,
     LLAMA3,
@@ -54,8 +55,10 @@ def call_text(form: CallForm, calls: Sequence[Mapping[str, Any]]) -> str:
     """Return calls as a form of objects or of Python writes them. calls: functions, each with its
     name and its arguments."""
     texts = (
-        form.head.replace(NAME, call["name"]) + _arguments(form, call["arguments"]) + form.tail
-        for call in calls
+        form.head.replace(NAME, call["name"]).replace(INDEX, str(n + form.first_index))
+        + _arguments(form, call["arguments"])
+        + form.tail
+        for n, call in enumerate(calls)
     )
     return form.begin + form.between.join(texts) + form.end
 
