@@ -114,6 +114,14 @@ class SequenceHooks:
         """Add to the row of a chunk, which is about to be launched."""
         return row
 
+    def coming(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return the tokens that surely come next, as far as they are known."""
+        return ()
+
+    def drafts(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the first of these draft tokens, behind its last token, that may be tried."""
+        return tokens
+
     def redone(self, sequence: Sequence) -> int:
         """Return how many of its last positions may be computed again."""
         return 0

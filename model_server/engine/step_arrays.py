@@ -40,7 +40,7 @@ SAMPLING_COLUMNS = {
     "edits": Column("i", attrgetter("edits")),
 }
 # Of each logit row: what the choice of its token needs.
-ROW_COLUMNS = ("row_slot", "row_position", "target", *SAMPLING_COLUMNS)
+ROW_COLUMNS = ("row_slot", "row_position", "target", "draft", *SAMPLING_COLUMNS)
 # Places in the pages of near layers, if these have their own.
 NEAR_PARTS = ("near_pages", "near_decode_tables", "near_block_tables")
 _FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())
@@ -160,6 +160,7 @@ class StepArrays:
         views["decode_slots"].fill(self._limits.slots)  # the scratch slot
         views["row_slot"].fill(self._limits.slots)
         views["target"].fill(-1)
+        views["draft"].fill(-1)
         for name, padding in zip(SAMPLING_COLUMNS, _PADDING, strict=True):
             if padding:
                 views[name].fill(padding)
@@ -225,6 +226,9 @@ class StepArrays:
             views["near_decode_tables"][:count] = near
             views["near_pages"][:count] = near[np.arange(count), starts // self._limits.page_size]
         views["row_index"][:count] = np.arange(count)
+        # A draft token is tried right behind another row of its sequence.
+        tried = np.flatnonzero(slots[1:] == slots[:-1]) + 1
+        views["draft"][tried] = views["tokens"][tried]
         self._pack_samplings(views, slice(0, count), slots, starts + 1)
 
     def _pack_prefill(
