@@ -5,7 +5,7 @@ A schema says all that can be said without reading a grammar or counting answers
 
 from __future__ import annotations
 
-from http_gateway.openai.completion_schema import CompletionRequest
+from http_gateway.openai.completions import CompletionRequest
 from http_gateway.openai.prompts import messages_schema, prompts_schema, texts_schema
 from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.unsupported import (

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.row_drafts import RowDrafts
 from model_server.engine.slot_write import (
     BAD_WORD_TOKENS,
@@ -22,7 +23,7 @@ from model_server.engine.slot_write import (
     MOST_BIASES,
     WriteLayout,
 )
-from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, GUIDED, EngineLimits
+from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, GUIDED
 
 EngineParts = dict[str, tuple[int, tuple[int, ...]]]
 

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
-from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, shorter
+from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, Suspects, shorter
 from sax.client.connection import ModelServerConnection
 from sax.client.replicas import AdminSource, Explain, Replicas
 from sax.client.resumable_answer import ResumableAnswer
@@ -22,7 +22,6 @@ from sax.client.routing.affinity import (
     current_session,
     within_session,
 )
-from sax.client.suspects import Suspects
 from sax.errors import NotLoaded, ReplicaLost, SaxError
 from sax.names import ModelId
 from sax.types import GenerateRequest, TokenChunk

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.openai.reply import ended_early
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
     ResponseBody,
@@ -29,7 +30,6 @@ from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
-from http_gateway.openai.whole import ended_early
 from http_gateway.openapi import (
     ALWAYS,
     JSON,

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from model_server.engine.types import EngineLimits, SlotMask, Step
+from model_server.engine.limits import EngineLimits
+from model_server.engine.types import SlotMask, Step
 
 
 class FakeDrafts:

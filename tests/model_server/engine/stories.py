@@ -25,7 +25,7 @@ import numpy as np
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
-from model_server.engine.limits import check_limits
+from model_server.engine.limits import EngineLimits, WindowLimits, check_limits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.registry import finish_of, new_sequence
@@ -34,7 +34,6 @@ from model_server.engine.running.ops import Encode, Later, Op, Pending, Proposal
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
     BeamSettings,
-    EngineLimits,
     Row,
     RowResult,
     Sampling,
@@ -48,6 +47,13 @@ from tests.model_server.engine.fake_drafts import FakeDrafts, masks_of_rows
 GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
 VOCAB = 64
+_TOLD_LIMITS = (
+    *("slots", "pages", "page_size", "max_context", "token_budget", "max_logit_rows"),
+    *("prefill_block", "max_prefill_blocks", "max_mixed_blocks", "queue", "short_context"),
+    *("max_running_per_account", "max_queued_per_account", "prefix_cache", "window"),
+    *("near_window", "recurrent", "adapters", "guesses", "max_decodes", "steps_per_launch"),
+    "media",
+)
 _TURNS = 4000  # in which every story ends
 
 
@@ -74,7 +80,7 @@ def story(seed: int, *, drafts: bool = True, tellers: list[_Teller] | None = Non
     """Yield what happens, one event a line. tellers: gets the one that tells it."""
     rng = random.Random(seed)
     limits = _limits(rng)
-    yield f"limits {limits}".replace("draft_tokens=", "guesses=")  # as the golden file was written
+    yield f"limits {_as_one_record(limits)}"
     drafting = _drafting(rng, limits)
     teller = _Teller(limits, drafting if drafts else None)
     if tellers is not None:
@@ -91,6 +97,15 @@ def story(seed: int, *, drafts: bool = True, tellers: list[_Teller] | None = Non
         if turn > 60 and not teller.busy:
             return
     raise AssertionError(f"story {seed} does not end")
+
+
+def _as_one_record(limits: EngineLimits) -> str:
+    """Return the limits as they were told when the golden file was written."""
+    flat = msgspec.structs.asdict(limits)
+    windows: WindowLimits = flat.pop("windows")
+    flat |= {"window": windows.every, "near_window": windows.sliding}
+    flat |= {"recurrent": windows.recurrent, "guesses": flat.pop("draft_tokens")}
+    return f"EngineLimits({', '.join(f'{name}={flat[name]!r}' for name in _TOLD_LIMITS)})"
 
 
 class _Teller:
@@ -170,7 +185,7 @@ class _Teller:
     def _counters(self) -> str:
         load = self.scheduler.load()
         names = (
-            *("live", "running", "waiting", "slots_used", "pages_used", "near_pages_used"),
+            *("live", "running", "waiting", "slots_used", "pages_used", "window_pages_used"),
             *("pages_cached", "prefix_queries", "prefix_hits", "prefix_evictions", "accounts"),
             *("preemptions", "finished", "cancelled", "tokens", "prefill_tokens", "decode_tokens"),
         )
@@ -335,12 +350,13 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
         "max_running_per_account": rng.choice([None, None, 2]),
         "adapters": 2,
     }
-    window = rng.choice(["all", "all", "window", "near", "recurrent"])
+    window = rng.choice(["all", "all", "window", "sliding", "recurrent"])
     if window == "window":
-        sizes["window"] = rng.randint(3, 12)
-    if window in ("near", "recurrent"):
-        sizes["near_window"] = 1 if window == "recurrent" else rng.randint(3, 12)
-        sizes["recurrent"] = window == "recurrent"
+        sizes["windows"] = WindowLimits(every=rng.randint(3, 12))
+    if window == "sliding":
+        sizes["windows"] = WindowLimits(sliding=rng.randint(3, 12))
+    if window == "recurrent":
+        sizes["windows"] = WindowLimits(sliding=1, recurrent=True)
     speed = rng.choice(["plain", "plain", "draft_tokens", "series"])
     if speed == "draft_tokens" and window != "recurrent":
         more = rng.randint(1, 6)

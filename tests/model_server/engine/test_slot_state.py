@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.slot_state import (
     RowEdits,
     SlotState,
@@ -30,7 +31,6 @@ from model_server.engine.types import (
     BAD_WORDS,
     BIASES,
     COUNTS,
-    EngineLimits,
     Sampling,
     SlotSampling,
 )
