@@ -26,6 +26,7 @@ _PATIENCE_S = 0.05  # that a step waits for a mask before it goes on without its
 _LOOK_S = 5.0  # that a row waits for a look at its way to an end, of at most 0.1 s of computing
 _FIT_S = 2.0  # for all looks whether a token leaves room for an end; usual ones take 1 ms each
 
+_DRAFTS_LATE = 3  # steps with masks that are late, after which an answer has no draft tokens
 _DRAFT_S = 0.005  # that a step waits to hear which of its draft tokens may come next
 
 
@@ -127,7 +128,7 @@ class MatcherState:
         self._way = way
         self._late = False
         self._drafted: DraftedMasks | None = None  # masks behind draft tokens
-        self._drafts = True  # until masks behind them took too long
+        self._tries = _DRAFTS_LATE  # steps whose masks behind draft tokens may still be late
         self.finished = False
         self._go_on()
 
@@ -182,7 +183,7 @@ class MatcherState:
 
     def draft(self, tokens: Sequence[int]) -> int:
         wait_until_s = time.monotonic() + _DRAFT_S
-        if not self._drafts or (known := self._known(_DRAFT_S)) is None:
+        if not self._tries or (known := self._known(_DRAFT_S)) is None:
             return 0
         ends = (place for place, token in enumerate(tokens) if token in self._ends)
         tokens = tokens[: next(ends, len(tokens))]
@@ -190,18 +191,18 @@ class MatcherState:
         skips = self._allowed is None
         made = DraftedMasks(self._matcher.deep_copy(), known, self._way, skips=skips)
         self._thread.submit(made.follow, tokens)
+        self._drafted = made
         try:
-            self._drafted = made
             return made.count.result(max(0.0, wait_until_s - time.monotonic()))
         except TimeoutError:
             self._stop_drafts()
             return 0
 
     def _stop_drafts(self) -> None:
-        """Let the answer go on without draft tokens: its masks take long."""
+        """Let the answer go on without these draft tokens: their masks take long."""
         if self._drafted is not None:
             self._drafted.stop()
-        self._drafts, self._drafted = False, None
+        self._tries, self._drafted = self._tries - 1, None
 
     def drafted(self, count: int) -> bytes | None:
         if self._drafted is None:
