@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
@@ -214,6 +215,7 @@ def make_engine_request(
     request: GenerateRequest,
     loaded: Loaded,
     grammar: Grammar | None = None,
+    thinking: ThinkingBudget | None = None,
 ) -> EngineRequest:
     """Return the engine request; sampling must have been checked. Raises InvalidRequest for an
     answer that cannot be as it was asked for."""
@@ -248,6 +250,7 @@ def make_engine_request(
         priority=request.priority,
         salt=request.cache_salt,
         answer=answer.token_ids,
+        settings=() if thinking is None else (thinking,),
     )
 
 

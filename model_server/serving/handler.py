@@ -127,7 +127,8 @@ class Handler:
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 ids = prompt_ids(request.prompt, loaded, request)
-                self._submit(running, self._asked(running, request, ids))
+                division = division_of(request, loaded, request.prompt)
+                self._submit(running, self._asked(running, request, ids, division=division))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -316,7 +317,7 @@ class Handler:
     ) -> EngineRequest:
         """Return the engine's request, and let the running one expect its text."""
         loaded = running.servable.loaded
-        asked = make_engine_request(ids, request, loaded, grammar)
+        asked = make_engine_request(ids, request, loaded, grammar, division.thinking)
         running.expect(
             Detokenizer(
                 loaded.tokenizer,
@@ -339,11 +340,7 @@ class Handler:
             done = SequenceUpdate(0, RowResult(), finish)
             asyncio.get_running_loop().call_soon(running.receive, done)
             return
-        # A server that prefills would choose the first token, without the grammar, or for a search
-        # that chooses several.
-        # Nor does it get images.
-        here = asked.grammar is not None or asked.beams is not None or asked.answer or asked.media
-        remote = None if here else self._remote_prefill
+        remote = self._remote_prefill
         if remote is None or not remote.take(running, asked):
             running.submit(asked)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.grammars.call_format import after_channels, after_thoughts, call_format
 from model_server.grammars.constraint import Constraint, check_end, constrained_format
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
+from model_server.serving.chats.thinking import reasons_already, thinking_budget
 from sax.chat import AnswerFormat, ReasoningParser
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.types import GenerateRequest, Message
+from sax.types import GenerateRequest
 
-_OPENS, _CLOSES = "<think>", "</think>"
 _MOST_FORMAT = 512 << 10  # characters
 
 
@@ -25,6 +26,7 @@ class AnswerDivision(NamedTuple):
 
     format: AnswerFormat | None = None  # told in its first chunk
     marks: frozenset[str] = frozenset()  # control tokens that have text
+    thinking: ThinkingBudget | None = None  # None: it may reason as long as it likes
 
 
 UNDIVIDED = AnswerDivision()
@@ -33,28 +35,14 @@ UNDIVIDED = AnswerDivision()
 def division_of(
     request: GenerateRequest, loaded: Loaded, prompt: Prompt | RenderedChat
 ) -> AnswerDivision:
-    """Return what divides the answer to a prompt, if that was asked for."""
+    """Return what divides the answer to a prompt, if that was asked for, and bounds its parts."""
+    thinking = thinking_budget(request, loaded, prompt)
     if not (request.chat.divided and isinstance(prompt, RenderedChat)):
-        return UNDIVIDED
+        return UNDIVIDED if thinking is None else AnswerDivision(thinking=thinking)
     dialect, calls = loaded.dialect, request.chat.may_call
     is_open = reasons_already(request, loaded, prompt)
     told = AnswerFormat(dialect.tools if calls else "none", dialect.reasoning, is_open)
-    return AnswerDivision(told, dialect.marks(calls))
-
-
-def reasons_already(
-    request: GenerateRequest, loaded: Loaded, prompt: Prompt | RenderedChat
-) -> bool:
-    """Return True if the prompt ends inside the model's reasoning."""
-    if loaded.dialect.reasoning is not ReasoningParser.THINK:
-        return False
-    if not isinstance(prompt, RenderedChat):
-        return False
-    if not request.chat.continue_final_message:
-        return prompt.text.rstrip().endswith(_OPENS)
-    last = request.prompt[-1]
-    begun = "".join(last.texts) if isinstance(last, Message) else ""
-    return begun.rfind(_OPENS) > begun.rfind(_CLOSES)
+    return AnswerDivision(told, dialect.marks(calls), thinking)
 
 
 def constraint_on(
