@@ -21,6 +21,7 @@ from model_server.loading.loaded import Loaded
 from model_server.models.saxml_replies import SaxmlReplies
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.answer_trace import AnswerTrace
+from model_server.serving.answers.constrained import check_after, compiled
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
@@ -54,7 +55,7 @@ from model_server.text.encoding import INLINE, EncodingThreads, to_encode
 from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
+from sax.errors import InvalidRequest, ReplicaLost, SaxError
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import (
@@ -289,6 +290,7 @@ class Handler:
             grammar = constraint and await compiled(constraint, loaded)
             ids = await self._encoded(prompt, loaded, request)
             division = division_of(request, loaded, prompt)
+            check_after(running, grammar, request, division)
             asked = self._asked(running, request, ids, grammar, division)
             if running.holds:
                 asked = await self._encoding.run(
@@ -317,7 +319,7 @@ class Handler:
     ) -> EngineRequest:
         """Return the engine's request, and let the running one expect its text."""
         loaded = running.servable.loaded
-        asked = make_engine_request(ids, request, loaded, grammar, division.thinking)
+        asked = make_engine_request(ids, request, loaded, grammar, division.budget)
         running.expect(
             Detokenizer(
                 loaded.tokenizer,
@@ -404,16 +406,6 @@ class Handler:
             return score, len(ids) + len(target)
         finally:
             running.cancel()
-
-
-async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
-    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
-    if loaded.grammars is None:
-        raise UnsupportedParameter(
-            f"{constraint.field} is not supported by this model: leave it out",
-            param=constraint.field,
-        )
-    return await loaded.grammars.compile(constraint)
 
 
 def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> None:

@@ -13,7 +13,7 @@ from model_server.grammars.call_format import after_channels, after_thoughts, ca
 from model_server.grammars.constraint import Constraint, check_end, constrained_format
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-from model_server.serving.chats.thinking import reasons_already, thinking_budget
+from model_server.serving.chats.thinking import ReasoningOf, reasoning_of, reasons_already
 from sax.chat import AnswerFormat, ReasoningParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import GenerateRequest
@@ -26,7 +26,11 @@ class AnswerDivision(NamedTuple):
 
     format: AnswerFormat | None = None  # told in its first chunk
     marks: frozenset[str] = frozenset()  # control tokens that have text
-    thinking: ThinkingBudget | None = None  # None: it may reason as long as it likes
+    reasoning: ReasoningOf | None = None  # None: it is neither counted nor bounded
+
+    @property
+    def budget(self) -> ThinkingBudget | None:
+        return None if self.reasoning is None else self.reasoning.budget
 
 
 UNDIVIDED = AnswerDivision()
@@ -36,13 +40,13 @@ def division_of(
     request: GenerateRequest, loaded: Loaded, prompt: Prompt | RenderedChat
 ) -> AnswerDivision:
     """Return what divides the answer to a prompt, if that was asked for, and bounds its parts."""
-    thinking = thinking_budget(request, loaded, prompt)
+    reasoning = reasoning_of(request, loaded, prompt)
     if not (request.chat.divided and isinstance(prompt, RenderedChat)):
-        return UNDIVIDED if thinking is None else AnswerDivision(thinking=thinking)
+        return UNDIVIDED if reasoning is None else AnswerDivision(reasoning=reasoning)
     dialect, calls = loaded.dialect, request.chat.may_call
     is_open = reasons_already(request, loaded, prompt)
     told = AnswerFormat(dialect.tools if calls else "none", dialect.reasoning, is_open)
-    return AnswerDivision(told, dialect.marks(calls), thinking)
+    return AnswerDivision(told, dialect.marks(calls), reasoning)
 
 
 def constraint_on(

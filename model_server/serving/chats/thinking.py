@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from model_server.engine.parts.thinking import ThinkingBudget
+from model_server.engine.parts.thinking import ReasoningForm, ThinkingBudget
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.text.reasoning_marks import ReasoningMarks, ending_ids, reasoning_marks
@@ -13,30 +14,40 @@ from sax.chat import THINKING_TOKENS, ReasoningParser
 from sax.types import ChatOptions, GenerateRequest, Message
 
 
-def thinking_budget(
+class ReasoningOf(NamedTuple):
+    """Reasoning of one answer: its form, and its bound if it has one."""
+
+    form: ReasoningForm
+    budget: ThinkingBudget | None
+
+
+def reasoning_of(
     request: GenerateRequest, loaded: Loaded, prompt: Prompt | RenderedChat
-) -> ThinkingBudget | None:
-    """Return the bound of an answer's reasoning; None: there is none, or the model never reasons.
+) -> ReasoningOf | None:
+    """Return how an answer reasons, and how long at most; None: the model never does, or there is
+    no bound and the answer is not divided.
 
     `max_thinking_tokens` counts more than the effort of a chat.
     """
     most = request.sampling.max_thinking_tokens
     if most is None:
         most = _by_effort(request.chat, loaded)
-    if most is None:
+    if most is None and not (request.chat.divided and isinstance(prompt, RenderedChat)):
         return None
     template = "" if loaded.chat_template is None else loaded.chat_template.source
     marks = reasoning_marks(loaded.dialect.reasoning, template)
     if marks is None:
         return None
-    return ThinkingBudget(
-        most,
+    form = ReasoningForm(
         marks.opens.encode(),
         marks.closes.encode(),
-        ending_ids(marks, loaded.tokenizer, may_call=request.chat.may_call),
         _is_open(request, loaded, prompt, marks),
         loaded.tokenizer.token_bytes,
     )
+    if most is None:
+        return ReasoningOf(form, None)
+    ends = ending_ids(marks, loaded.tokenizer, may_call=request.chat.may_call)
+    return ReasoningOf(form, ThinkingBudget(most, ends, form))
 
 
 def _by_effort(chat: ChatOptions, loaded: Loaded) -> int | None:

@@ -7,10 +7,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.divided_answer import division_of
 from model_server.serving.chats.rendered_chat import RenderedChat
-from model_server.serving.chats.thinking import thinking_budget
 from model_server.serving.handler import GENERATE_STREAM, Handler
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
@@ -38,31 +38,44 @@ def asked(most: int | None, prompt: Any = CHAT, **chat: Any) -> GenerateRequest:
     )
 
 
+def budget_of(request: GenerateRequest, loaded: Loaded, prompt: Any) -> ThinkingBudget | None:
+    return division_of(request, loaded, prompt).budget
+
+
 def efforts(effort: str) -> dict[str, str]:
     return {"chat_template_kwargs": json.dumps({"reasoning_effort": effort})}
 
 
 def test_a_number_bounds_the_reasoning_of_a_model_that_reasons() -> None:
-    made = thinking_budget(asked(7), THINKS, OPEN)
+    made = budget_of(asked(7), THINKS, OPEN)
     assert made is not None
-    assert (made.most, made.is_open, made.opens, made.closes) == (7, True, b"<think>", b"</think>")
+    assert (made.most, made.form.is_open, made.form.opens, made.form.closes) == (
+        7,
+        True,
+        b"<think>",
+        b"</think>",
+    )
     assert bytes(made.ends) == b"\n</think>\n\n"
-    assert division_of(asked(7), THINKS, OPEN).thinking == made
+    divided = asked(None, divided=True)
+    unbounded = division_of(divided, THINKS, OPEN)
+    assert unbounded.budget is None
+    assert unbounded.reasoning is not None
+    assert unbounded.reasoning.form == made.form
     for case, request, loaded in (
         ("no number", asked(None), THINKS),
         ("no reasoning", asked(7), PLAIN),
         ("effort none, no reasoning", asked(None, **efforts("none")), PLAIN),
     ):
-        assert thinking_budget(request, loaded, OPEN) is None, case
+        assert budget_of(request, loaded, OPEN) is None, case
 
 
 def test_an_effort_stands_for_a_number_where_the_template_has_no_word_for_it() -> None:
     knows = replace(THINKS, chat_template=ChatTemplate("{{ reasoning_effort }}"))
     for effort, tokens in THINKING_TOKENS.items():
-        made = thinking_budget(asked(None, **efforts(effort)), THINKS, CLOSED)
+        made = budget_of(asked(None, **efforts(effort)), THINKS, CLOSED)
         assert (None if made is None else made.most) == tokens, effort
-        assert thinking_budget(asked(None, **efforts(effort)), knows, CLOSED) is None, effort
-        made = thinking_budget(asked(3, **efforts(effort)), THINKS, CLOSED)
+        assert budget_of(asked(None, **efforts(effort)), knows, CLOSED) is None, effort
+        made = budget_of(asked(3, **efforts(effort)), THINKS, CLOSED)
         assert made is not None
         assert made.most == 3, effort
 
@@ -77,9 +90,9 @@ def test_a_prompt_may_end_inside_the_reasoning() -> None:
         (CLOSED, False),
         (OPEN, True),
     ):
-        made = thinking_budget(asked(1, prompt), THINKS, prompt)
+        made = budget_of(asked(1, prompt), THINKS, prompt)
         assert made is not None
-        assert made.is_open == is_open, prompt
+        assert made.form.is_open == is_open, prompt
 
 
 def test_lines_around_the_mark_are_those_of_the_template() -> None:
@@ -89,16 +102,16 @@ def test_lines_around_the_mark_are_those_of_the_template() -> None:
         ("{{ c.split('</think>')[-1] }}", b"\n</think>\n\n"),
     ):
         loaded = replace(THINKS, chat_template=ChatTemplate(source))
-        made = thinking_budget(asked(1), loaded, CLOSED)
+        made = budget_of(asked(1), loaded, CLOSED)
         assert made is not None
         assert bytes(made.ends) == ending, source
 
 
 def test_harmony_goes_on_in_its_final_channel_unless_it_may_call() -> None:
-    made = thinking_budget(asked(1), HARMONY, CLOSED)
+    made = budget_of(asked(1), HARMONY, CLOSED)
     assert made is not None
     assert bytes(made.ends) == b"<|end|><|start|>assistant<|channel|>final<|message|>"
-    made = thinking_budget(asked(1, tools=(Tool("f"),)), HARMONY, CLOSED)
+    made = budget_of(asked(1, tools=(Tool("f"),)), HARMONY, CLOSED)
     assert made is not None
     assert bytes(made.ends) == b"<|end|><|start|>assistant"
 
