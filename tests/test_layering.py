@@ -47,7 +47,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
             "model_server/disaggregation/handed_pages.py",
             "model_server/disaggregation/handoff.py",
             "model_server/disaggregation/handoff_runner.py",
-            "model_server/disaggregation/mirror.py",
+            "model_server/disaggregation/prefill_servers.py",
             "model_server/disaggregation/transfers.py",
             "model_server/serving/prefiller.py",
             "model_server/serving/remote_prefill.py",

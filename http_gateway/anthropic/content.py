@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded
 from http_gateway.images.image_link import ImageLink, joined, read_base64, read_url
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import object_at, read_arguments, read_name
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Image, Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute

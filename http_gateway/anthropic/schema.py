@@ -20,9 +20,9 @@ from http_gateway.anthropic.content import (
 )
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import object_at, refuse_others
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from http_gateway.anthropic.content import check_cache_control
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import known_tool, object_at, read_name, read_tools, refuse_others
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Tool, ToolChoice
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.format import quoted

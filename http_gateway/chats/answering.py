@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.openai.routes import ended_early
+from http_gateway.openai.whole import ended_early
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script
 from sax.errors import SaxError, UnsupportedParameter
 from sax.types import GenerateRequest, TokenChunk

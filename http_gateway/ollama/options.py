@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from http_gateway.bounds import whole
-from http_gateway.openai.schema import refuse_unsupported
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest
 from sax.fields.field import Kind, RequestRoute
 from sax.fields.table import OLLAMA_OPTIONS, field

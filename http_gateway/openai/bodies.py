@@ -5,14 +5,14 @@ A schema says all that can be said without reading a grammar or counting answers
 
 from __future__ import annotations
 
+from http_gateway.openai.completion_schema import CompletionRequest
 from http_gateway.openai.prompts import messages_schema, prompts_schema, texts_schema
-from http_gateway.openai.schema import (
+from http_gateway.openai.schema import ChatRequest
+from http_gateway.openai.unsupported import (
     CHAT_UNCHANGED,
     COMPLETION_UNCHANGED,
     LABELS,
     STREAM_OPTIONS_UNCHANGED,
-    ChatRequest,
-    CompletionRequest,
 )
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
-from http_gateway.images.sound_link import SoundLink, read_sound
-from http_gateway.openai.schema import ChatMessage, refuse_unsupported
-from http_gateway.openai.tools import object_at, to_calls
+from http_gateway.images.image_link import joined
+from http_gateway.openai.content_parts import read_part
+from http_gateway.openai.schema import ChatMessage
+from http_gateway.openai.tools import to_calls
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -29,7 +30,6 @@ _ROLES = {
     "tool": "tool",
 }
 
-PARTS = ("text", "image_url", "input_audio")  # types of a message's parts; only users send others
 # Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
     "refusal": (),
@@ -87,50 +87,7 @@ def _content_of(content: object, at: str, role: str) -> Content:
     if not isinstance(content, list) or not content:
         raise InvalidRequest(f"{at}: send text or a list of parts", param=at)
     parts = cast("list[object]", content)
-    return joined([_part(part, f"{at}[{i}]", role) for i, part in enumerate(parts)])
-
-
-def _part(part: object, at: str, role: str) -> str | ImageLink:
-    if not isinstance(part, dict):
-        raise InvalidRequest(f'{at}: send {{"type": "text", "text": ...}}', param=at)
-    fields = dict(cast("Mapping[str, object]", part))
-    kind = fields.pop("type", None)
-    kinds = PARTS if role == "user" else PARTS[:1]
-    if kind not in kinds:
-        raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported in a message of the role {role}: send "
-            f"{' or '.join(kinds)} parts only",
-            param=f"{at}.type",
-        )
-    return {"text": _text, "image_url": _image, "input_audio": _sound}[str(kind)](fields, at)
-
-
-def _image(fields: dict[str, object], at: str) -> ImageLink:
-    image = object_at(fields.pop("image_url", None), f"{at}.image_url")
-    refuse_unsupported(fields, {}, at=f"{at}.")
-    url, detail = image.pop("url", None), image.pop("detail", None)
-    refuse_unsupported(image, {}, at=f"{at}.image_url.")
-    check_detail(detail, f"{at}.image_url.detail")
-    row = field(RequestRoute.CHAT, "messages.content.image_url")
-    return read_url(url, f"{at}.image_url.url", at, row)
-
-
-def _sound(fields: dict[str, object], at: str) -> SoundLink:
-    sound = object_at(fields.pop("input_audio", None), f"{at}.input_audio")
-    refuse_unsupported(fields, {}, at=f"{at}.")
-    data, form = sound.pop("data", None), sound.pop("format", None)
-    refuse_unsupported(sound, {}, at=f"{at}.input_audio.")
-    row = field(RequestRoute.CHAT, "messages.content.input_audio")
-    return read_sound(data, form, f"{at}.input_audio", at, row)
-
-
-def _text(fields: dict[str, object], at: str) -> str:
-    text = fields.pop("text", None)
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
-    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
-    refuse_unsupported(fields, {}, at=f"{at}.")
-    return text
+    return joined([read_part(part, f"{at}[{i}]", role) for i, part in enumerate(parts)])
 
 
 # For the API's description.

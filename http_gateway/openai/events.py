@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from http_gateway.dialects.answer_parser import AnswerParser
 from http_gateway.openai.divided_text import Delta, deltas_of, finish_of, parser_of
-from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, shown_logprobs
+from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.reply import Head, Usage, usage_of
 from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import DONE, event
@@ -148,30 +148,6 @@ class ChatEvents(Events):
                 chunk=chunk,
             )  # fmt: skip
             logprobs, ids = None, b""
-
-
-class CompletionEvents(Events):
-    """text_completion events: texts, the last with the finish reason."""
-
-    def __init__(self, head: Head, index: int, shape: Shape) -> None:
-        super().__init__(head, "text_completion", index, shape)
-        self._prefix = self._before + b'"text":'
-        self._suffix = b',"logprobs":null,"finish_reason":null' + self._after
-
-    def __call__(self, chunk: TokenChunk) -> bytes:
-        if self._seen(chunk) and not chunk.prompt_logprobs:
-            return self._prefix + _encode(chunk.text) + self._suffix if chunk.text else b""
-        entries = shown_logprobs(chunk.prompt_logprobs, chunk.logprobs, self._shape)
-        ids = self._token_ids(chunk) if chunk.token_ids else b""
-        if not (chunk.text or entries or chunk.finish_reason or ids):
-            return b""
-        logprobs = completion_logprobs(entries, self._shape) if entries else None
-        return self._event(
-            b'"text":', _encode(chunk.text),
-            b',"logprobs":', _encode(logprobs),
-            self._ending(chunk), ids, self._prompt_ids(chunk),
-            chunk=chunk,
-        )  # fmt: skip
 
 
 def stream_end(head: Head, kind: str, counts: Usage | None) -> bytes:

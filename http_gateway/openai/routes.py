@@ -1,11 +1,10 @@
-"""OpenAI's routes: /v1/models, /v1/completions, /v1/chat/completions.
+"""OpenAI's routes /v1/completions and /v1/chat/completions.
 
 Each decodes the request, calls the cell and encodes the reply.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -22,41 +20,33 @@ from http_gateway.access.record import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.openai import reply
-from http_gateway.openai.bodies import CHAT, COMPLETION, NAME
+from http_gateway.openai.bodies import CHAT, COMPLETION
 from http_gateway.openai.chat import to_messages
-from http_gateway.openai.events import ChatEvents, CompletionEvents, stream_end
+from http_gateway.openai.completion_events import CompletionEvents
+from http_gateway.openai.completion_schema import CompletionRequest, Prompt
+from http_gateway.openai.events import ChatEvents, stream_end
+from http_gateway.openai.model_list import ModelListRoutes
 from http_gateway.openai.reply import (
     ChatCompletion,
     ChatCompletionEvent,
     Completion,
     CompletionEvent,
     Head,
-    ModelCard,
-    ModelList,
     Transcript,
     usage,
 )
-from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
+from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.shape import Shape
-from http_gateway.openapi import ALWAYS, WITH_MODEL, EventKinds, OpenAiError, operation
-from http_gateway.streams.sse import (
-    Ending,
-    EventSource,
-    EventStream,
-    Feed,
-    Script,
-    event,
-    stop,
-)
-from sax.adapters import base_of
-from sax.errors import ReplicaLost, SaxError
+from http_gateway.openai.whole import ended_early, read_all
+from http_gateway.openapi import WITH_MODEL, EventKinds, OpenAiError, operation
+from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script, event
+from sax.errors import SaxError
 from sax.fields.field import RequestRoute
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
     GenerateRequest,
     Message,
-    PublishedModel,
     ReplyOptions,
     SamplingParams,
     TokenChunk,
@@ -65,8 +55,6 @@ from sax.types import (
 _JSON = "application/json"
 
 _told = partial(operation, errors=OpenAiError)
-_LIST = _told(ModelList)
-_ONE = _told(ModelCard, statuses=(*ALWAYS, 400, 404), parameters=[NAME])
 _CHAT = _told(
     ChatCompletion,
     statuses=WITH_MODEL,
@@ -100,26 +88,10 @@ class OpenAiRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["openai"])
-        add = router.add_api_route
-        add("/models", self.models, methods=["GET"], **_LIST)
-        # A full name contains slashes, percent-encoded or not.
-        add("/models/{name:path}", self.model, methods=["GET"], **_ONE)
-        add("/chat/completions", self.chat, methods=["POST"], **_CHAT)
-        add("/completions", self.completions, methods=["POST"], **_COMPLETION)
+        ModelListRoutes(self._backend).add_to(router)
+        router.add_api_route("/chat/completions", self.chat, methods=["POST"], **_CHAT)
+        router.add_api_route("/completions", self.completions, methods=["POST"], **_COMPLETION)
         return router
-
-    async def models(self) -> Response:
-        """List every published model that the caller's key may use."""
-        found = [model_card(model) for model in await self._backend.catalog.refresh()]
-        return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
-
-    async def model(self, request: Request) -> Response:
-        """Return one published model, by its full name or last component."""
-        catalog = self._backend.catalog
-        model_id = await catalog.resolve(request.path_params["name"])
-        models = {model.spec.model_id: model for model in await catalog.refresh()}
-        model = models.get(model_id) or await self._backend.client.list(model_id)
-        return Response(msgspec.json.encode(model_card(model)), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
         """Complete a chat, streamed or not."""
@@ -262,53 +234,5 @@ def _choice_sampling(sampling: SamplingParams, k: int) -> SamplingParams:
     return replace(sampling, seed=(sampling.seed + k) % 2**64)
 
 
-async def read_all(
-    feeds: Sequence[Feed[TokenChunk]],
-    transcripts: Sequence[Transcript],
-    on_first: Callable[[], None],
-) -> None:
-    """Read every choice to its end; the first failure cancels the others."""
-    waiting = [on_first]
-    tasks = [
-        asyncio.create_task(_read(feed, transcript, waiting))
-        for feed, transcript in zip(feeds, transcripts, strict=True)
-    ]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        await stop(*tasks)
-
-
-async def _read(
-    feed: Feed[TokenChunk], transcript: Transcript, waiting: list[Callable[[], None]]
-) -> None:
-    def add(chunk: TokenChunk) -> None:
-        if waiting:
-            waiting.pop()()
-        transcript.add(chunk)
-
-    await feed(add)
-    if transcript.finish_reason is None:
-        raise ended_early()
-
-
-def ended_early() -> ReplicaLost:
-    """Return the error of an answer whose last chunk has no finish reason."""
-    return ReplicaLost("the replica ended the stream without a finish reason; retry")
-
-
 def _failure(error: SaxError) -> bytes:
     return event(problems.openai_error(problems.describe(error)))
-
-
-def model_card(model: PublishedModel) -> dict[str, object]:
-    return {
-        "id": model.spec.model_id,
-        "object": "model",
-        "created": 0,  # the cell does not record when a model was published
-        "owned_by": "sax",
-        **({"parent": base} if (base := base_of(model.spec)) else {}),
-        **({"max_model_len": model.max_context} if model.max_context else {}),
-        "replicas": model.spec.replicas,
-        "ready_replicas": model.ready_replicas,
-    }

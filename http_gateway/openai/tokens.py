@@ -17,7 +17,8 @@ from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.prompts import messages_schema
-from http_gateway.openai.schema import ChatMessage, refuse_unsupported
+from http_gateway.openai.schema import ChatMessage
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, Schema, operation
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute

@@ -1,7 +1,7 @@
 """Layers whose pages have the same numbers and move together, in blocks of 1, 2, 4, ... pages.
 
 In a block the pages of all layers of equal shapes lie in one array, so any number of pages is a few
-arrays, without padding and with few programs. Only shapes are here; `page_copies` copies.
+arrays, without padding and with few programs. Only shapes are here; `movable_pages` copies.
 """
 
 from __future__ import annotations

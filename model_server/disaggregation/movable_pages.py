@@ -1,8 +1,8 @@
 """Pages of one host's runner that leave for other servers and come from them, between its steps.
 
 A draft model's pages travel with the model's own. The server that computes a prompt has computed
-the draft model's part of it as well, in the same steps, so guesses after a handoff are as good as
-after a prompt that was computed here.
+the draft model's part of it as well, in the same steps, so draft tokens after a handoff are as good
+as after a prompt that was computed here.
 """
 
 from __future__ import annotations

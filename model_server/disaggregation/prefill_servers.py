@@ -1,17 +1,162 @@
-"""The prefill servers of this process, and the choice between them. Runs on the event loop."""
+"""Prefill servers: the models that each holds, and the choice between them. On the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from model_server.disaggregation.mirror import PrefillMirror
+from model_server.disaggregation.contract import source_of
 from model_server.disaggregation.prefill_server import PrefillServer
-from sax.types import ModelSpec
+from sax.errors import SaxError
+from sax.proto import modelet_pb2
+from sax.types import ModelSpec, ServableInfo, ServableStatus
+from sax.wire import rpc
+from sax.wire.models import encode_load
+from sax.wire.servers import decode_status
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_S = 1.0
+_STATUS_S = 3.0  # a server that takes longer to answer counts as lost
+_LOAD_S = 3600.0
+_FIRST_RETRY_S, _LAST_RETRY_S = 2.0, 60.0
+
+
+class PrefillMirror:
+    """Keeps the models of one prefill server in line with those loaded here.
+
+    Polls about once a second, so that a restarted server gets its models again and a dead one is
+    noticed. The server may work for others too: a model that is loaded there in another version
+    belongs to someone else, and is replaced only when this server changes to a version that it has
+    not requested yet.
+
+    wanted: the language models that are loaded here, by id.
+    """
+
+    def __init__(
+        self, server: PrefillServer, wanted: Callable[[], Mapping[str, ModelSpec]]
+    ) -> None:
+        self._server = server
+        self._wanted = wanted
+        self._told: dict[str, str] = {}  # model id -> digest of the last requested spec
+        self._calls: dict[str, asyncio.Task[None]] = {}  # model id -> load or unload under way
+        self._retry_at_s: dict[str, float] = {}
+        self._retry_s: dict[str, float] = {}
+        self._answers: bool | None = None  # None: not polled yet
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(_PERIOD_S)
+        finally:
+            for call in self._calls.values():
+                call.cancel()
+
+    async def _look(self) -> None:
+        try:
+            reply = await self._call("GetStatus", _status_request(), _STATUS_S)
+            self._follow({info.model_id: info for info in decode_status(reply).servables})
+            self._note(None)
+        except SaxError as error:
+            self._server.lose()
+            self._note(error)
+        except Exception:  # the loop must survive
+            logger.exception("polling a prefill server failed")
+
+    def _follow(self, held: Mapping[str, ServableInfo]) -> None:
+        loaded = (i.model_id for i in held.values() if i.status is ServableStatus.LOADED)
+        self._server.holds = frozenset(loaded)
+        wanted = dict(self._wanted())
+        for model_id, spec in wanted.items():
+            if model_id not in self._calls and self._should_load(held.get(model_id), spec):
+                self._start(model_id, self._load(spec))
+        for model_id in [each for each in self._told if each not in wanted]:
+            if model_id not in self._calls:
+                self._start(model_id, self._unload(model_id))
+
+    def _should_load(self, info: ServableInfo | None, spec: ModelSpec) -> bool:
+        if time.monotonic() < self._retry_at_s.get(spec.model_id, 0.0):
+            return False
+        if info is None or info.status is ServableStatus.FAILED:
+            return True
+        return self._told.get(spec.model_id) != _digest(spec)
+
+    def _start(self, model_id: str, doing: Any) -> None:
+        task = asyncio.create_task(doing)
+        self._calls[model_id] = task
+        task.add_done_callback(lambda _: self._calls.pop(model_id, None))
+
+    async def _load(self, spec: ModelSpec) -> None:
+        model_id = spec.model_id
+        self._told[model_id] = _digest(spec)
+        try:
+            await self._call("Load", encode_load(spec), _LOAD_S)
+        except SaxError as error:
+            pause_s = self._retry_s.get(model_id, _FIRST_RETRY_S)
+            self._retry_at_s[model_id] = time.monotonic() + pause_s
+            self._retry_s[model_id] = min(2 * pause_s, _LAST_RETRY_S)
+            logger.warning(
+                "the prefill server at %s failed to load %s; retrying in %.0f s: %s",
+                self._server.address,
+                model_id,
+                pause_s,
+                error.text,
+            )
+        else:
+            self._retry_at_s.pop(model_id, None)
+            self._retry_s.pop(model_id, None)
+            logger.info("the prefill server at %s holds %s", self._server.address, model_id)
+
+    async def _unload(self, model_id: str) -> None:
+        try:
+            await self._call("Unload", modelet_pb2.UnloadRequest(model_key=model_id), _LOAD_S)
+        except SaxError as error:
+            logger.warning(
+                "the prefill server at %s failed to unload %s: %s",
+                self._server.address,
+                model_id,
+                error.text,
+            )
+        self._told.pop(model_id, None)
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+        return await rpc.call(
+            self._server.channel,
+            f"/sax.Modelet/{method}",
+            request,
+            getattr(modelet_pb2, f"{method}Response"),
+            peer=f"the prefill server at {self._server.address}",
+            timeout_s=timeout_s,
+        )
+
+    def _note(self, error: SaxError | None) -> None:
+        """Log once when the server goes away and once when it comes back."""
+        answers = error is None
+        if answers != self._answers:
+            self._answers = answers
+            if error is None:
+                logger.info("the prefill server at %s answers", self._server.address)
+            else:
+                logger.warning("prefilling locally: %s", error.text)
+
+
+def _digest(spec: ModelSpec) -> str:
+    """Digest a spec. A change is sent as a new Load; one that only changes ACLs reloads nothing."""
+    return f"{source_of(spec)} {sorted(spec.acls.items())}"
+
+
+def _status_request() -> modelet_pb2.GetStatusRequest:
+    return modelet_pb2.GetStatusRequest(include_failure_reasons=True)
 
 
 class PrefillServers:
+    """The prefill servers of this process, and the choice between them."""
+
     def __init__(
         self, addresses: Sequence[str], wanted: Callable[[], Mapping[str, ModelSpec]]
     ) -> None:

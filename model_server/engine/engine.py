@@ -25,9 +25,9 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 from typing import NoReturn
 
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.failure import DevicesLost
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
@@ -79,14 +79,14 @@ class Engine:
         self._runner = runner
         self._limits = runner.limits
         self._behind_ops: set[int] = set()  # steps in flight behind an op
-        self._guessing: Guessing | None = None
-        if self._limits.guesses:
+        self._drafting: Drafting | None = None
+        if self._limits.draft_tokens:
             drafts = None
             if runner.ops.get(Propose):
                 drafts = Drafts(runner, self._limits.page_size)
             limits = self._limits
-            self._guessing = Guessing(limits.guesses, limits.decodes, times, drafts)
-        parts = [self._guessing] if self._guessing else []
+            self._drafting = Drafting(limits.draft_tokens, limits.decodes, times, drafts)
+        parts = [self._drafting] if self._drafting else []
         self._scheduler = Scheduler(self._limits, times, parts)
         self._watchdog: Watchdog | None = None
         if on_hang is not None:
@@ -213,8 +213,8 @@ class Engine:
             **load,
             slots=self._limits.slots,
             pages=self._limits.pages,
-            guesses=self._guessing.proposed if self._guessing else 0,
-            guesses_accepted=self._guessing.accepted if self._guessing else 0,
+            draft_tokens=self._drafting.proposed if self._drafting else 0,
+            draft_tokens_accepted=self._drafting.accepted if self._drafting else 0,
             busy_s=self._busy_s,
         )
 
@@ -306,7 +306,7 @@ class Engine:
             began_s = time.monotonic()
             if not in_flight:
                 self._began_s = began_s
-            if self._guessing is not None and self._guessing.asks and not in_flight:
+            if self._drafting is not None and self._drafting.asks and not in_flight:
                 self._expect(Step(self._scheduler.live.steps + 1, ()))
             steps = self._schedule(began_s)
             step = steps[0] if steps else None

@@ -40,10 +40,10 @@ def check_limits(limits: EngineLimits) -> None:
         raise ValueError(
             f"max_decodes is {limits.max_decodes}; it must be at least slots: {limits.slots}"
         )
-    if limits.recurrent and (limits.page_size % limits.prefill_block or limits.guesses):
+    if limits.recurrent and (limits.page_size % limits.prefill_block or limits.draft_tokens):
         raise ValueError(
             f"layers with a state need whole prefill_blocks of {limits.prefill_block} tokens in a "
-            f"page of {limits.page_size}, and no guesses: {limits.guesses}"
+            f"page of {limits.page_size}, and no draft tokens: {limits.draft_tokens}"
         )
     if limits.media is not None:
         _check_media(limits, limits.media)

@@ -50,6 +50,6 @@ class EngineStats:
     prefix_queries: int  # tokens of sequences when they first took a slot
     prefix_hits: int  # those of them that were cached
     prefix_evictions: int  # cached pages that were granted anew
-    guesses: int  # tokens computed before they were known to be the answer's
-    guesses_accepted: int  # those that were
+    draft_tokens: int  # tokens computed before they were known to be the answer's
+    draft_tokens_accepted: int  # those that were
     busy_s: float  # spent on steps

@@ -44,8 +44,9 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     # only full pages are shared.
     recurrent: bool = False
     adapters: int = 0  # places for adapters
-    guesses: int = 0  # tokens of one sequence that a step may guess; 0: none
-    max_decodes: int | None = None  # decode rows of a step, guesses included; None: slots
+    # Tokens of one sequence that a step may try; 0: none. Stored sets of programs have the name.
+    draft_tokens: int = msgspec.field(default=0, name="guesses")
+    max_decodes: int | None = None  # decode rows of a step, draft tokens included; None: slots
     steps_per_launch: int = 1  # decode steps that one launch computes where nobody waits
     media: MediaLimits | None = None  # of the encoder beside the model; None: text alone
 

@@ -87,7 +87,7 @@ class AskedLimits:
             near_window=self._near_window(context),
             recurrent=recipe.recurrent,
             adapters=recipe.adapters.places if recipe.adapters else 0,
-            guesses=placed.guesses,
+            draft_tokens=placed.draft_tokens,
             max_decodes=None if decodes == slots else decodes,
             steps_per_launch=self._steps_per_launch,
             media=media,

@@ -1,4 +1,4 @@
-"""Loads a draft model beside the model whose tokens it guesses.
+"""Loads a draft model beside the model whose tokens it drafts.
 
 It lies on the same devices, under the same memory plan, and its pages have the numbers of the
 model's own pages.
@@ -135,7 +135,7 @@ def deployed(deployment: Deployment) -> Deployment | None:
 
 def program_of(deployment: Deployment, draft: Deployment) -> DraftProgram:
     """Return the programs of a model's draft model."""
-    most, known = deployment.limits.guesses, min(deployment.recipe.vocab, draft.recipe.vocab)
+    most, known = deployment.limits.draft_tokens, min(deployment.recipe.vocab, draft.recipe.vocab)
     return draft.program_of(partial(DraftProgram, most=most, known=known))
 
 

@@ -123,7 +123,7 @@ class LmLoad:
             self.deployment.limits.slots,
             self.deployment.limits.max_context,
             dict(layout.mesh.shape),
-            told_guesses(self.deployment.limits)
+            told_draft_tokens(self.deployment.limits)
             + told_draft(self.deployment)
             + (f",{told}" if (told := self._told_media) else ""),
         )
@@ -281,11 +281,12 @@ def measure(runner: Runner, deployment: Deployment, name: str) -> StepTimes | No
     return StepTimes.measured(buckets, seconds, block, skips=skips)
 
 
-def told_guesses(limits: EngineLimits) -> str:
-    """Describe what is guessed, for the log."""
-    if not limits.guesses:
-        return "no guesses of tokens"
-    return f"up to {limits.guesses} guesses of a sequence in steps of {limits.decodes} rows"
+def told_draft_tokens(limits: EngineLimits) -> str:
+    """Describe what is drafted, for the log."""
+    if not limits.draft_tokens:
+        return "no draft tokens"
+    most, rows = limits.draft_tokens, limits.decodes
+    return f"up to {most} draft tokens of a sequence in steps of {rows} rows"
 
 
 def _seconds(runner: Runner, index: int) -> float:

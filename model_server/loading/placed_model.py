@@ -175,19 +175,19 @@ class PlacedModel:
         return gcd(self.prefill_block, page_size) if self.recipe.recurrent else self.prefill_block
 
     @property
-    def guesses(self) -> int:
-        """Return the guesses of a sequence in a step; a pipeline makes some only if asked to.
+    def draft_tokens(self) -> int:
+        """Return the draft tokens of a sequence in a step; a pipeline makes some only if asked to.
 
-        Its stages take in the next step while others compute; a guess waits for all of them.
+        Its stages take in the next step while others compute; a draft token waits for all of them.
         """
         if self.recipe.recurrent:
             return 0  # a state cannot take back a wrong one
         speculation = self.recipe.speculation
-        return speculation.guesses if speculation.asked or self.stage is None else 0
+        return speculation.draft_tokens if speculation.asked or self.stage is None else 0
 
     def decodes(self, slots: int) -> int:
-        """Return the rows of the largest decode step: one sequence's guesses fit, if asked for."""
-        return max(slots, 1 + self.guesses if self.recipe.speculation.asked else 0)
+        """Return the rows of the largest decode step: if asked for, one sequence's drafts fit."""
+        return max(slots, 1 + self.draft_tokens if self.recipe.speculation.asked else 0)
 
     def workspace(self, slots: int) -> int:
         """Bytes of the slots' state and of the largest step's temporaries.
@@ -236,7 +236,7 @@ def _check_recurrent(recipe: Recipe) -> None:
     if recipe.recurrent and recipe.speculation.asked or draft is not None and draft.recurrent:
         raise InvalidRequest(
             f"{'this model keeps' if recipe.recurrent else 'the draft model keeps'} a state of all "
-            "tokens so far, which cannot take back a wrong guess: leave SPECULATION and its "
+            "tokens so far, which cannot take back a wrong draft token: leave SPECULATION and its "
             "draft model out",
             param="overrides.SPECULATION",
         )

@@ -119,7 +119,7 @@ class Recipe:
     chat: ChatSettings = ChatSettings()
     media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
     media_rows: int | None = None  # vectors of them in memory at once; the registry sets it
-    draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
+    draft: DraftRecipe | None = None  # of the model that drafts its tokens; the loader opens it
     # Layer whose choice of tokens to attend to each takes in the whole model; None: none. (): none
     choosers: tuple[int | None, ...] = ()
     carried: int | None = None  # numbers of a token between layers; None: as many as `embed`

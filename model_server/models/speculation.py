@@ -1,4 +1,4 @@
-"""Overrides for guessing ahead: SPECULATION, MAX_GUESSES, DRAFT_MODEL and DRAFT_QUANTIZE."""
+"""Overrides of speculative decoding: SPECULATION, MAX_GUESSES, DRAFT_MODEL and DRAFT_QUANTIZE."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from sax.errors import InvalidRequest
 
-USUAL_GUESSES = 8
+USUAL_DRAFT_TOKENS = 8
 SPECULATION_DEFAULTS: Mapping[str, Any] = {
-    # Guesses of the next tokens: "off"; "ngram": from what followed the last ones before; "draft":
+    # Draft tokens: "off"; "ngram": from what followed the last ones before; "draft":
     # those, and those of DRAFT_MODEL; null: as "ngram", in rows of the decode batch that are not
     # used.
     "SPECULATION": None,
-    "MAX_GUESSES": USUAL_GUESSES,  # of one sequence in one step
+    "MAX_GUESSES": USUAL_DRAFT_TOKENS,  # of one sequence in one step
     # A smaller model with the same vocabulary: a checkpoint, or a model path that needs none
     "DRAFT_MODEL": None,
     "DRAFT_QUANTIZE": None,  # QUANTIZE of that model
@@ -25,9 +25,9 @@ _MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Guesses that were asked for, or that are tried where they cost nothing."""
+    """Draft tokens that were asked for, or that are tried where they cost nothing."""
 
-    guesses: int = USUAL_GUESSES  # of one sequence in one step, at most; 0: none
+    draft_tokens: int = USUAL_DRAFT_TOKENS  # of one sequence in one step, at most; 0: none
     asked: bool = False  # worth larger steps than the slots need
     draft: str | None = None  # checkpoint or model path of the draft model
     draft_quantize: str | None = None
@@ -35,25 +35,26 @@ class Speculation:
 
 def parse_speculation(values: Mapping[str, Any]) -> Speculation:
     """Return what the overrides ask for. Raises InvalidRequest."""
-    mode, guesses = values["SPECULATION"], values["MAX_GUESSES"]
+    mode, draft_tokens = values["SPECULATION"], values["MAX_GUESSES"]
     if mode not in _MODES:
         raise InvalidRequest(
             f'SPECULATION must be "off", "ngram", "draft" or null, not {mode!r}',
             param="overrides.SPECULATION",
         )
-    if type(guesses) is not int or not 1 <= guesses <= _MOST:
+    if type(draft_tokens) is not int or not 1 <= draft_tokens <= _MOST:
         raise InvalidRequest(
-            f"MAX_GUESSES is {guesses!r}; it must be from 1 to {_MOST}",
+            f"MAX_GUESSES is {draft_tokens!r}; it must be from 1 to {_MOST}",
             param="overrides.MAX_GUESSES",
         )
-    if mode == "off" and guesses != USUAL_GUESSES:
+    if mode == "off" and draft_tokens != USUAL_DRAFT_TOKENS:
         raise InvalidRequest(
-            f'MAX_GUESSES is {guesses}, and SPECULATION "off" makes no guesses: leave one out',
+            f'MAX_GUESSES is {draft_tokens}, and SPECULATION "off" makes no draft tokens: '
+            "leave one out",
             param="overrides.MAX_GUESSES",
         )
     _check_draft(values)
     return Speculation(
-        0 if mode == "off" else guesses,
+        0 if mode == "off" else draft_tokens,
         asked=mode in ("ngram", "draft"),
         draft=values.get("DRAFT_MODEL"),
         draft_quantize=values.get("DRAFT_QUANTIZE"),

@@ -92,12 +92,12 @@ def with_choice(forward: Measured, choice: Measured) -> Measured:
     )
 
 
-def measure_guesses(program: DraftProgram, rows: int) -> Measured:
-    """Measure guesses for so many sequences: their loop counts once, as one guess of each.
+def measure_draft_tokens(program: DraftProgram, rows: int) -> Measured:
+    """Measure draft tokens for so many sequences: their loop counts once, as one of each.
 
     Raises OutOfMemory.
     """
-    return _measured(Bucket(rows, 0), lambda: program.lower_guesses(rows), None)
+    return _measured(Bucket(rows, 0), lambda: program.lower_draft_tokens(rows), None)
 
 
 def with_follower(step: Measured, follower: Measured) -> Measured:

@@ -1,4 +1,4 @@
-"""Measure a draft model: every step of its model runs its forward pass, and guesses run between.
+"""Measure a draft model: its forward pass runs in every step of its model, drafting between them.
 
 Both models lie in memory together, and their programs run one after the other.
 """
@@ -14,10 +14,10 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.running.draft_program import DraftProgram
 from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import deployed, program_of
-from model_server.plan.compiled import Measured, measure_guesses, with_follower
+from model_server.plan.compiled import Measured, measure_draft_tokens, with_follower
 from model_server.plan.depth import depths_of
 from model_server.plan.measuring import StepMeasures, Told
-from model_server.plan.model_plan import DraftPlan, GuessPlan
+from model_server.plan.model_plan import DraftPlan, DraftTokenPlan
 from model_server.plan.slices import Chip
 from model_server.plan.speeds import planned_step
 from model_server.plan.work import StepWork, Workload
@@ -60,22 +60,22 @@ class DraftMeasures:
         follows = self.follows
         return follows.forwards(None if is_full else depths_of(follows.work.anatomy.kinds), told)
 
-    def guesses(self) -> list[Measured]:
-        """Measure the programs that guess, with all layers; each stands for one guess in a row."""
+    def draft_tokens(self) -> list[Measured]:
+        """Measure the programs that draft, with all layers, each for one draft token in a row."""
         program = program_of(self.model, self.draft)
-        return [measure_guesses(program, rows) for rows in program.sizes(self.model.buckets)]
+        return [measure_draft_tokens(program, rows) for rows in program.sizes(self.model.buckets)]
 
-    def plan(self, guesses: Sequence[Measured], chip: Chip, context: int) -> DraftPlan:
+    def plan(self, draft_tokens: Sequence[Measured], chip: Chip, context: int) -> DraftPlan:
         work, limits = Workload(self.draft), self.model.limits
-        steps = [planned_step(work, chip, each, context).roof for each in guesses]
+        steps = [planned_step(work, chip, each, context).roof for each in draft_tokens]
         return DraftPlan(
             model=self.model.recipe.speculation.draft or "",
             parameters=sum(math.prod(each.shape) for each in self.draft.blueprint.declarations),
             weights=self.draft.weight_bytes,
             kv=(limits.pages + 1) * self.draft.page_bytes(limits.page_size),
-            guesses=[
-                GuessPlan(rows=each.bucket.decodes, seconds=roof.seconds, bound=roof.bound)
-                for each, roof in zip(guesses, steps, strict=True)
+            draft_tokens=[
+                DraftTokenPlan(rows=each.bucket.decodes, seconds=roof.seconds, bound=roof.bound)
+                for each, roof in zip(draft_tokens, steps, strict=True)
             ],
         )
 
@@ -87,22 +87,22 @@ def measures_of(deployment: Deployment) -> DraftMeasures | None:
 
 
 def followed(
-    steps: Sequence[Measured], follows: Sequence[Measured], guesses: Sequence[Measured]
+    steps: Sequence[Measured], follows: Sequence[Measured], draft_tokens: Sequence[Measured]
 ) -> list[Measured]:
     """Return the figures of steps with a draft model, whose weights and pages lie beside theirs.
 
-    The memory of guesses counts in the steps of as many rows, between which they run.
+    The memory of draft tokens counts in the steps of as many rows, between which they run.
     """
-    by_rows = {each.bucket: each for each in guesses}
+    by_rows = {each.bucket: each for each in draft_tokens}
     made = [with_follower(*pair) for pair in zip(steps, follows, strict=True)]
-    return [_with_guesses(each, by_rows.get(each.bucket)) for each in made]
+    return [_with_draft_tokens(each, by_rows.get(each.bucket)) for each in made]
 
 
-def _with_guesses(step: Measured, guesses: Measured | None) -> Measured:
-    if guesses is None:
+def _with_draft_tokens(step: Measured, draft_tokens: Measured | None) -> Measured:
+    if draft_tokens is None:
         return step
     return replace(
         step,
-        temporaries=max(step.temporaries, guesses.temporaries),
-        code=step.code + guesses.code,
+        temporaries=max(step.temporaries, draft_tokens.temporaries),
+        code=step.code + draft_tokens.code,
     )

@@ -42,7 +42,7 @@ class PlannedModel:
     path: str
     config: Mapping[str, Any] | None  # None: the path defines the sizes
     checkpoint: Checkpoint | None = None  # open during planning
-    draft: PlannedModel | None = None  # that guesses its tokens
+    draft: PlannedModel | None = None  # that drafts its tokens
 
     def recipe(self, overrides: Mapping[str, str]) -> Recipe:
         """Configure the recipe as a load does. Raises InvalidRequest, CheckpointError."""

@@ -99,8 +99,8 @@ class Decoding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuessPlan:
-    """Predicted time of one guess for each of some sequences."""
+class DraftTokenPlan:
+    """Predicted time of one draft token for each of some sequences."""
 
     rows: int  # sequences
     seconds: float
@@ -115,7 +115,7 @@ class DraftPlan:
     parameters: int
     weights: int  # bytes per device
     kv: int  # bytes per device of its part of the pages
-    guesses: list[GuessPlan]
+    draft_tokens: list[DraftTokenPlan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class ModelPlan:
         made = asdict(self)
         made["predicted"] = {key: made.pop(key) for key in ("decoding", "first_token")}
         if self.draft is not None:
-            made["predicted"]["guesses"] = made["draft"].pop("guesses")
+            made["predicted"]["guesses"] = made["draft"].pop("draft_tokens")
         if self.memory is not None:
             made["memory"] |= {"kv_tokens": self.memory.kv_tokens, "used": self.memory.used}
         for text, bucket in zip(made["buckets"], self.buckets, strict=True):

@@ -182,7 +182,7 @@ class _Candidate:
         wanted = request.context or usual_context(self.deployment)
         context = min(wanted, self.deployment.limits.max_context)
         try:
-            measured, guesses = self._measure(depths)
+            measured, draft_tokens = self._measure(depths)
         except OutOfMemory as exc:
             return self._filled(context, fits=False, **self._refusal(exc))
         memory = memory_of(self.deployment, self._limit, measured)
@@ -192,7 +192,7 @@ class _Candidate:
             fits=True,
             notes=self._notes(depths),
             memory=memory,
-            draft=self._draft(guesses, context),
+            draft=self._draft(draft_tokens, context),
             buckets=speeds.buckets(context),
             decoding=list(speeds.decoding(context)),
             first_token=list(speeds.first_tokens()),
@@ -201,20 +201,20 @@ class _Candidate:
             return made
         return replace(made, fits=False, **self._shortage(memory))
 
-    def _draft(self, guesses: list[Measured], context: int) -> DraftPlan | None:
+    def _draft(self, draft_tokens: list[Measured], context: int) -> DraftPlan | None:
         draft = measures_of(self.deployment)
-        return draft.plan(guesses, self.topology.chip, context) if draft else None
+        return draft.plan(draft_tokens, self.topology.chip, context) if draft else None
 
     def _measure(self, depths: Depths | None) -> tuple[list[Measured], list[Measured]]:
-        """Measure the steps, its draft model's part included, and its guesses."""
+        """Measure the steps, its draft model's part included, and its draft tokens."""
         own = self._own
         steps = own.with_choices(own.forwards(depths, self._teller()))
         if (draft := measures_of(self.deployment)) is None:
             return steps, []
         is_full = self.planner.request.is_full
         follows = draft.forwards(self._teller(), is_full=is_full)
-        guesses = draft.guesses()
-        return followed(steps, follows, guesses), guesses
+        draft_tokens = draft.draft_tokens()
+        return followed(steps, follows, draft_tokens), draft_tokens
 
     @property
     def _own(self) -> StepMeasures:

@@ -25,8 +25,8 @@ from model_server.loading.loader import make_loader
 from model_server.loading.stages.host_stage import StageHost
 from model_server.multihost import jax_group
 from model_server.multihost.channel import endpoint, open_context
-from model_server.multihost.coordinator_guard import hold_line
 from model_server.multihost.hello import hello
+from model_server.multihost.jax_group import hold_line
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership
 from model_server.multihost.primary import Primary

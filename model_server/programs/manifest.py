@@ -24,7 +24,7 @@ _OF_HOST = (  # may differ (pages), or affect no program (the rest)
     "max_queued_per_account",
     "prefix_cache",  # a set has the program that copies pages, whether it is off or not
     "window",
-    "guesses",
+    "draft_tokens",
 )
 
 
@@ -45,7 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     overrides: Mapping[str, str]
     topology: str  # as requested
     weights: str  # digest of their shapes, which identifies the model
-    draft: str = ""  # the same of its draft model, and how many guesses it makes; empty: none
+    draft: str = ""  # the same of its draft model, and how many draft tokens it makes; empty: none
     keys: Keys
     limits: EngineLimits
     sax: str  # version and digest of the sources
@@ -91,7 +91,7 @@ def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
         if getattr(made, name) != getattr(here, name)
     ]
     near, own = most_near(made), most_near(here)
-    if not found and near != own:  # guesses and the prefix cache change it
+    if not found and near != own:  # draft tokens and the prefix cache change it
         found = [f"made for {near} pages of layers with a window, this server has {own}"]
     return found
 

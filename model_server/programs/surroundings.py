@@ -49,7 +49,7 @@ def digest_of(shapes: Iterable[Any]) -> str:
 
 def draft_key(shapes: Iterable[Any], limits: EngineLimits) -> str:
     """Return what tells a draft model of these weights from others in a manifest."""
-    return f"{digest_of(shapes)}, {limits.guesses} guesses"
+    return f"{digest_of(shapes)}, {limits.draft_tokens} guesses"  # a key of precompiled sets
 
 
 def _place(device: Any) -> str:

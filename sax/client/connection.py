@@ -23,89 +23,14 @@ from sax.auth.credentials import (
     presented_token,
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.losses import ReplicaDied, ReplicaSilent, ReplicaUnreachable
+from sax.client.losses import SILENCE_S, Pulse, ReplicaDied, ReplicaSilent, end_of_stream, is_death
 from sax.client.routing.choice import ServerLoad
-from sax.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidRequest,
-    ReplicaLost,
-    Retry,
-    SaxError,
-    Unauthenticated,
-    fresh,
-    meaning,
-)
+from sax.errors import Cancelled, DeadlineExceeded, InvalidRequest, ReplicaLost, SaxError, fresh
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 from sax.wire import rpc
 from sax.wire.tokens import decode_chunk, decode_failure, encode_generate, put_timeout
 
-# Notices that a model server fell silent while requests wait for it.
-#
-# Silence is counted in looks, not seconds: a client that was itself held up makes one look for all
-# of that time, and reads what came meanwhile before it makes the next.
-
-SILENCE_S = 4.4  # so that it is noticed within 5 s, though a message may come just after a look
-_LOOKS = 11  # in that time
-
-
-class Pulse:
-    """Watches one token stream while it owes answers.
-
-    The reader of the stream sets `heard` with every message. Servers older than beats may be silent
-    for as long as a prefill takes, so silence means nothing until the server has sent a beat.
-    """
-
-    __slots__ = ("_ask", "_look_s", "_on_silence", "_owes", "_silent", "_timer", "beats", "heard")
-
-    def __init__(
-        self,
-        owes: Callable[[], object],
-        ask: Callable[[bool], None],
-        on_silence: Callable[[], None],
-        silence_s: float = SILENCE_S,
-    ) -> None:
-        """`owes` is true while requests are open; `ask` switches the server's beats on and off."""
-        self._owes = owes
-        self._ask = ask
-        self._on_silence = on_silence
-        self._look_s = silence_s / _LOOKS
-        self._silent = 0  # looks that found nothing new
-        self._timer: asyncio.TimerHandle | None = None
-        self.heard = False
-        self.beats = False  # True once this server has sent a beat
-
-    def watch(self) -> None:
-        """Begin to watch, unless watching already: a request was sent."""
-        if self._timer is None:
-            self._silent = 0
-            self._ask(True)
-            self._look_later()
-
-    def stop(self) -> None:
-        """The stream ended."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        self._silent = 0 if self.heard else self._silent + 1
-        self.heard = False
-        if not self._owes():
-            self._ask(False)
-        elif self.beats and self._silent >= _LOOKS:
-            self._on_silence()
-        else:
-            self._look_later()
-
-
-_NO_CONNECTION = "failed to connect"  # in gRPC's own words
-_FROZEN = "ping timeout"  # in its words, too: a machine that hangs or is cut off
 _SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
 _LATER_S = 0.5  # past a deadline, for the server to say how the request spent its time
 
@@ -213,7 +138,7 @@ class ModelServerConnection:
             yield
         except ReplicaLost as error:
             self._note_break()
-            if not _is_death(error):
+            if not is_death(error):
                 raise
             raise self._died(error) from error
         finally:
@@ -294,11 +219,7 @@ class ModelServerConnection:
                 self._dispatch(message)
             error = ReplicaLost(f"{self.peer} ended the stream")
         except grpc.aio.AioRpcError as exc:
-            error = _as_lost(rpc.to_sax_error(exc, self.peer))
-            if _NO_CONNECTION in (exc.details() or "") and isinstance(error, ReplicaLost):
-                error = ReplicaUnreachable(error.text)
-            elif _FROZEN in (exc.details() or ""):  # gRPC noticed the silence before the pulse did
-                error = ReplicaSilent(error.text)
+            error = end_of_stream(rpc.to_sax_error(exc, self.peer), exc.details() or "")
         except asyncio.CancelledError:
             if rpc.is_cancelled_here():
                 raise
@@ -341,19 +262,12 @@ class ModelServerConnection:
     def _fail_all(self, error: SaxError) -> None:
         if not isinstance(error, Cancelled):
             self._note_break()
-        died = _is_death(error)
+        died = is_death(error)
         waiting = {number for number, inbox in self._inboxes.items() if died and not inbox.heard}
         errors = {number: self._died(error) for number in waiting}
         inboxes, self._inboxes = self._inboxes, {}
         for number, inbox in inboxes.items():
             inbox.put(errors.get(number) or fresh(error))
-
-
-def _is_death(error: SaxError) -> bool:
-    """Return True if the connection was closed, as the system does when a process ends."""
-    return type(error) is ReplicaLost and not (
-        _NO_CONNECTION in error.text or _FROZEN in error.text
-    )
 
 
 async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
@@ -368,13 +282,3 @@ def _check_size(message: tokens_pb2.ToServer) -> None:
         raise InvalidRequest(
             f"the request has {size} bytes: send at most {rpc.REQUEST_BYTES}", param="prompt"
         )
-
-
-def _as_lost(error: SaxError) -> SaxError:
-    """Map a stream error to a lost replica: the stream itself carries no single request.
-
-    Unauthenticated stays: every other replica would refuse this opener too.
-    """
-    if isinstance(error, Unauthenticated) or meaning(error).retry is Retry.LOCATOR:
-        return error
-    return ReplicaLost(error.text)

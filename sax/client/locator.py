@@ -1,25 +1,19 @@
-"""Chooses the replica for each request.
+"""Takes each request to a replica, and to another one if that is lost or full.
 
-Follows the ready replicas of every requested model, picks the one that has the request's prefix or
-else the least loaded one (`sax.client.routing`), and tries another if it is lost or full. An answer
-that has begun goes on at the other one after its last token. The admin is never on the request
-path: while it is down, the last known replicas are used.
+An answer that has begun goes on at the other one after its last token. `Replicas` says which one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, shorter
 from sax.client.connection import ModelServerConnection
-from sax.client.follower import Follower
-from sax.client.holding import DemandSource, Holding
-from sax.client.readiness import not_ready_because
+from sax.client.replicas import AdminSource, Explain, Replicas
 from sax.client.resumable_answer import ResumableAnswer
 from sax.client.routing.affinity import (
     ANYWHERE,
@@ -28,31 +22,13 @@ from sax.client.routing.affinity import (
     current_session,
     within_session,
 )
-from sax.client.routing.choice import RecentReplicas, choose, sides
 from sax.client.suspects import Suspects
-from sax.client.watch import WatchSource
-from sax.errors import (
-    DeadlineExceeded,
-    NotFound,
-    NotLoaded,
-    ReplicaLost,
-    SaxError,
-)
+from sax.errors import NotLoaded, ReplicaLost, SaxError
 from sax.names import ModelId
 from sax.types import GenerateRequest, TokenChunk
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
-Explain = Callable[[str], Awaitable[SaxError]]
-
-_GLANCE_S = 0.1  # enough if replicas are known, or the admin answers at once
-_LOOK_S = 1.0  # how often a held request checks whether to keep waiting
-_SWEEP_S = 30.0
-_IDLE_S = 600.0  # a model without requests for this long is no longer followed
-
-
-class AdminSource(WatchSource, DemandSource, Protocol):
-    """Admin calls that the locator needs."""
 
 
 class Locator:
@@ -67,16 +43,9 @@ class Locator:
     ) -> None:
         """`explain` returns the error for a model id that has no usable replica. `preferred` is the
         host:port of the replica to try first, as the admin lists it."""
-        self._source = source
-        self._preferred = preferred
-        self._explain = explain
         self._patience = patience or RetryLimits()
-        self._holding = Holding(source, uuid.uuid4().hex, self._patience.most_held)
-        self._followers: dict[str, Follower] = {}
-        self._connections: dict[str, ModelServerConnection] = {}
-        self._recent = RecentReplicas()
+        self._replicas = Replicas(source, explain, self._patience.most_held, preferred)
         self._suspects = Suspects()
-        self._swept_at = float("-inf")
 
     async def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
@@ -91,7 +60,7 @@ class Locator:
         affinity = _affinity(request)
         while True:
             async with self._suspects.turn(attempts) as answer.heard:
-                replica = await self._replica(model_id, attempts, ANY_ROUTE, affinity)
+                replica = await self._replicas.best(model_id, attempts, ANY_ROUTE, affinity)
                 chunks = replica.generate(answer.rest, attempts.left_s)
                 try:
                     async with aclosing(chunks):
@@ -167,7 +136,7 @@ class Locator:
             async with self._suspects.turn(attempts) as heard:
                 if answer is not None:
                     answer.heard = heard
-                replica = await self._replica(model_id, attempts, route, affinity)
+                replica = await self._replicas.best(model_id, attempts, route, affinity)
                 try:
                     answered = await ask(replica, attempts.left_s)
                 except SaxError as error:
@@ -179,13 +148,7 @@ class Locator:
 
     async def close(self) -> None:
         """Close all connections; requests in progress fail with Cancelled."""
-        await self._holding.close()
-        followers, self._followers = self._followers, {}
-        connections, self._connections = self._connections, {}
-        for follower in followers.values():
-            await follower.close()
-        for connection in connections.values():
-            await connection.close()
+        await self._replicas.close()
 
     def _begin(
         self,
@@ -204,116 +167,9 @@ class Locator:
     def _failed(
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError
     ) -> None:
-        follower = self._followers.get(model_id)
-        if follower is not None and isinstance(error, NotLoaded | ReplicaLost):
-            follower.doubt(replica.address)
+        if isinstance(error, NotLoaded | ReplicaLost):
+            self._replicas.doubt(model_id, replica.address)
         attempts.failed(replica.address, error)
-
-    async def _replica(
-        self, model_id: str, attempts: Attempts, route: Route, affinity: Affinity
-    ) -> ModelServerConnection:
-        """Return the best untried replica. Raises the error that says why there is none."""
-        await self._sweep()
-        while True:
-            try:
-                addresses = await self._addresses(model_id, attempts, route)
-            except SaxError as error:
-                raise attempts.told(error) from error
-            for side in self._sides(model_id, addresses, attempts, affinity):
-                if (address := self._chosen(side, attempts.tried, affinity)) is not None:
-                    return self._connection(address)
-            await attempts.again()
-
-    def _sides(
-        self, model_id: str, addresses: Collection[str], attempts: Attempts, affinity: Affinity
-    ) -> tuple[Collection[str], ...]:
-        """Return the replicas of the version that serves the request, then the others."""
-        follower = self._followers.get(model_id)
-        if follower is None or self._preferred in addresses:
-            return (addresses,)
-        return sides(addresses, follower.watched.canary, affinity.session, attempts.drawn)
-
-    def _chosen(
-        self, addresses: Collection[str], tried: Collection[str], affinity: Affinity
-    ) -> str | None:
-        now = asyncio.get_running_loop().time()
-        loads = {address: self._connection(address).load for address in addresses}
-        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, loads, now))
-        if address is not None:
-            self._recent.remember(affinity, address, now)
-        return address
-
-    async def _addresses(self, model_id: str, attempts: Attempts, route: Route) -> Collection[str]:
-        """Return the candidate addresses, never empty; waits briefly for a first replica."""
-        if route.address:
-            return (route.address,)
-        follower = self._followers.get(model_id)
-        if follower is None or follower.ended:  # the cause may be gone by now
-            follower = self._followers[model_id] = Follower(self._source, model_id)
-        try:
-            usable = await self._usable(model_id, follower, attempts)
-        except SaxError as error:
-            if self._followers.get(model_id) is follower:
-                del self._followers[model_id]  # it has ended; the next request asks again
-            if not isinstance(error, NotFound):
-                raise
-            usable = frozenset[str]()
-        if not usable:
-            raise await self._explain(model_id)
-        return usable
-
-    async def _usable(
-        self, model_id: str, follower: Follower, attempts: Attempts
-    ) -> frozenset[str]:
-        """Return the usable addresses. Holds the request for a first one: briefly, or for as long
-        as the admin says that one is starting. Raises QueueFull, DeadlineExceeded, ModelNotReady.
-        """
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + attempts.wait_s
-        usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
-        if usable:
-            return usable
-        queue, may_hold = self._holding.queue(model_id), attempts.patience.holds
-        with queue.held():
-            while not usable:
-                coming = may_hold and queue.starting
-                left_s = (attempts.ends_at if coming else give_up_at) - loop.time()
-                if left_s <= 0:
-                    break
-                usable = await follower.usable(min(left_s, _LOOK_S))
-        if not usable and may_hold and queue.starting:
-            raise DeadlineExceeded(
-                f"the deadline passed while the request waited for a replica of {model_id}: "
-                f"{queue.reason}"
-            )
-        if not usable and queue.refusal:
-            # Listing the model now may show the next attempt instead of what went wrong.
-            raise not_ready_because(model_id, queue.refusal)
-        attempts.begin()
-        return usable
-
-    def _connection(self, address: str) -> ModelServerConnection:
-        if address not in self._connections:
-            self._connections[address] = ModelServerConnection(address)
-        return self._connections[address]
-
-    async def _sweep(self) -> None:
-        """Periodically drop idle followers, and connections that no follower needs."""
-        now = asyncio.get_running_loop().time()
-        if now - self._swept_at < _SWEEP_S:
-            return
-        self._swept_at = now
-        idle = [key for key, each in self._followers.items() if each.idle_s > _IDLE_S]
-        for follower in [self._followers.pop(key) for key in idle]:
-            await follower.close()
-        kept = {a for each in self._followers.values() for a in each.addresses}
-        unused = [
-            address
-            for address, each in self._connections.items()
-            if address not in kept and not each.outstanding
-        ]
-        for connection in [self._connections.pop(address) for address in unused]:
-            await connection.close()
 
 
 def _affinity(request: GenerateRequest) -> Affinity:

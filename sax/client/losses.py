@@ -1,8 +1,11 @@
-"""Kinds of lost replicas that a request's retry budget tells apart."""
+"""How the loss of a replica is noticed, and its kinds, as a request's retry budget tells them."""
 
 from __future__ import annotations
 
-from sax.errors import ReplicaLost
+import asyncio
+from collections.abc import Callable
+
+from sax.errors import ReplicaLost, Retry, SaxError, Unauthenticated, meaning
 
 
 class ReplicaSilent(ReplicaLost):
@@ -17,3 +20,88 @@ class ReplicaDied(ReplicaLost):
 
 class ReplicaUnreachable(ReplicaLost):
     """There was no connection: the replica never saw the request."""
+
+
+# Silence is counted in looks, not seconds: a client that was itself held up makes one look for all
+# of that time, and reads what came meanwhile before it makes the next.
+
+SILENCE_S = 4.4  # so that it is noticed within 5 s, though a message may come just after a look
+_LOOKS = 11  # in that time
+
+
+class Pulse:
+    """Watches one token stream while it owes answers.
+
+    The reader of the stream sets `heard` with every message. Servers older than beats may be silent
+    for as long as a prefill takes, so silence means nothing until the server has sent a beat.
+    """
+
+    __slots__ = ("_ask", "_look_s", "_on_silence", "_owes", "_silent", "_timer", "beats", "heard")
+
+    def __init__(
+        self,
+        owes: Callable[[], object],
+        ask: Callable[[bool], None],
+        on_silence: Callable[[], None],
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """`owes` is true while requests are open; `ask` switches the server's beats on and off."""
+        self._owes = owes
+        self._ask = ask
+        self._on_silence = on_silence
+        self._look_s = silence_s / _LOOKS
+        self._silent = 0  # looks that found nothing new
+        self._timer: asyncio.TimerHandle | None = None
+        self.heard = False
+        self.beats = False  # True once this server has sent a beat
+
+    def watch(self) -> None:
+        """Begin to watch, unless watching already: a request was sent."""
+        if self._timer is None:
+            self._silent = 0
+            self._ask(True)
+            self._look_later()
+
+    def stop(self) -> None:
+        """The stream ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._silent = 0 if self.heard else self._silent + 1
+        self.heard = False
+        if not self._owes():
+            self._ask(False)
+        elif self.beats and self._silent >= _LOOKS:
+            self._on_silence()
+        else:
+            self._look_later()
+
+
+_NO_CONNECTION = "failed to connect"  # in gRPC's own words
+_FROZEN = "ping timeout"  # in its words, too: a machine that hangs or is cut off
+
+
+def is_death(error: SaxError) -> bool:
+    """Return True if the connection was closed, as the system does when a process ends."""
+    return type(error) is ReplicaLost and not (
+        _NO_CONNECTION in error.text or _FROZEN in error.text
+    )
+
+
+def end_of_stream(error: SaxError, details: str) -> SaxError:
+    """Map a stream error to a lost replica: the stream itself carries no single request.
+
+    Unauthenticated stays: every other replica would refuse this opener too. details: gRPC's.
+    """
+    kept = isinstance(error, Unauthenticated) or meaning(error).retry is Retry.LOCATOR
+    lost = error if kept else ReplicaLost(error.text)
+    if _NO_CONNECTION in details and isinstance(lost, ReplicaLost):
+        return ReplicaUnreachable(lost.text)
+    # gRPC noticed the silence before the pulse did
+    return ReplicaSilent(lost.text) if _FROZEN in details else lost

@@ -21,7 +21,7 @@ LIMITS = EngineLimits(
     slots=2, pages=40, page_size=4, max_context=64, token_budget=10, max_logit_rows=4
 )
 _END = 96
-_NOUNS = ("beam", "hypothes", "image", "grammar", "guess", "draft", "score", "longrope", "trace")
+_NOUNS = ("beam", "hypothes", "image", "grammar", "draft", "score", "longrope", "trace")
 
 
 def _names_of_the_page() -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_the_page_lists_every_hook_and_names_parts_that_exist() -> None:
         "SequenceHooks",
         "EnginePart",
     }
-    assert used <= {part.__name__ for part in PARTS} | {"Guessing"}
+    assert used <= {part.__name__ for part in PARTS} | {"Drafting"}
 
 
 def test_the_core_names_no_part() -> None:
@@ -95,4 +95,4 @@ def test_the_core_names_no_part() -> None:
         text = (ENGINE / f"{file}.py").read_text()
         named = [noun for noun in _NOUNS if re.search(rf"\b_?{noun}", text, re.IGNORECASE)]
         assert named == [], file
-        assert re.findall(r"engine\.(?:beams|guessing|parts|draft_model)\b", text) == [], file
+        assert re.findall(r"engine\.(?:beams|drafting|parts|draft_model)\b", text) == [], file

@@ -1,4 +1,4 @@
-"""A draft model guesses on every mesh and over hosts, and the tokens are those without it."""
+"""A draft model drafts on every mesh and over hosts, and the tokens are those without it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, models: tuple[Path, Path]) -> list[Any]:
-    """What one device answers without guesses."""
+    """What one device answers without draft tokens."""
     with Gang(tmp_path_factory.mktemp("alone"), *FLAGS, "--cpu_devices=1") as gang:
         gang.wait_until_serving()
         load(gang.address, MODEL, "auto", str(models[0]), SPECULATION="off", **FLOAT)
@@ -73,7 +73,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, models: tuple[Path, Path]) -
 
 
 def repeated(answer: list[int]) -> int:
-    """The tokens that a lookup can guess: the three before them occurred earlier."""
+    """The tokens that a lookup can draft: the three before them occurred earlier."""
     seen = list(range(5, 25)) + answer
     groups = [tuple(seen[place - 3 : place]) for place in range(3, len(seen))]
     return sum(group in groups[:place] for place, group in enumerate(groups) if place >= 17)
@@ -109,7 +109,7 @@ def counted(port: int, name: str) -> int:
         "two stages of two hosts",
     ],
 )
-def test_guesses_leave_the_tokens_alone(
+def test_draft_tokens_leave_the_tokens_alone(
     tmp_path: Path,
     models: tuple[Path, Path],
     alone: list[Any],

@@ -23,7 +23,7 @@ from tests.hosts.gang import Gang
 from tests.hosts.test_failures import check_lost, while_streaming
 from tests.model_server.checkpoints.hub.fake_hub import FakeHub, running_hub
 from tests.model_server.checkpoints.tiny_folder import write_tiny
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from model_server.multihost.link import LinkClosed, StageMessage
+from model_server.multihost.link import LinkClosed, StageMessage, ZmqLink
 from model_server.multihost.meeting import say_hello
-from model_server.multihost.zmq_link import ZmqLink
 from sax.errors import Unavailable
 from tests.hosts.slow_proxy import slow_proxy
 from tests.model_server.multihost.hosts_here import greeting

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 
-from http_gateway.openai.schema import refuse_unsupported
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import Schema
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute

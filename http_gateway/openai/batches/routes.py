@@ -18,8 +18,8 @@ from http_gateway.openai.batches.input_lines import ENDPOINTS
 from http_gateway.openai.batches.kept_batches import KeptBatches
 from http_gateway.openai.batches.records import BatchOrder
 from http_gateway.openai.files.kept_files import KeptFiles
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.stored import PageQuery, ids_of_page, list_body, owner_folder
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import (
     ALWAYS,
     JSON,

@@ -13,8 +13,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response, StreamingResponse
 
 from http_gateway.openai.files.kept_files import KeptFile, KeptFiles
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.stored import PageQuery, owner_folder, page_of
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import ALWAYS, JSON, WITH_BODY, OpenAiError, Schema, operation, query_of
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute

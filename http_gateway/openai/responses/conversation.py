@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
-from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import read_arguments, read_name
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute

@@ -27,8 +27,9 @@ from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, listed, to_items
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
-from http_gateway.openai.routes import ended_early, generate_requests
+from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
+from http_gateway.openai.whole import ended_early
 from http_gateway.openapi import (
     ALWAYS,
     JSON,

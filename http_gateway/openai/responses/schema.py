@@ -11,9 +11,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from http_gateway.bounds import bounded, checked, ranged
 from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
-from http_gateway.openai.schema import SamplingFields, refuse_unsupported, sampling_of
+from http_gateway.openai.schema import SamplingFields, sampling_of
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import read_tools, to_choice
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import ChatOptions, Tool
 from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter

@@ -24,7 +24,7 @@ class BeamSearches(EnginePart[BeamGroup]):
 
     def __init__(self) -> None:
         super().__init__()
-        # By the first seat's id: those that wait for its prompt, and where they part from it.
+        # By the first beam slot's id: those that wait for its prompt, and where they part from it.
         self._behind: dict[int, list[tuple[Sequence, int]]] = {}
 
     @classmethod
@@ -75,20 +75,20 @@ class BeamSearches(EnginePart[BeamGroup]):
         """Each begins with the near pages that the first one holds where they part."""
         if self.live.held.near is None:
             return most
-        seats = sequence.members
-        return min([most, *(_parting(seat, seats[0]) for seat in seats[1:] if seat.tokens)])
+        beams = sequence.members
+        return min([most, *(_parting(beam, beams[0]) for beam in beams[1:] if beam.tokens)])
 
     def admitted(self, sequence: Sequence) -> None:
-        """Begin, or begin again, in slots that all seats have just taken."""
+        """Begin, or begin again, in slots that all beam slots have just taken."""
         waiting = self.of[sequence.id].begin()
-        self._behind[sequence.id] = [(seat, _parting(seat, sequence)) for seat in waiting]
-        for seat in waiting:
-            seat.goal = len(seat.tokens)  # the pages for it are kept, and it does not decode yet
+        self._behind[sequence.id] = [(beam, _parting(beam, sequence)) for beam in waiting]
+        for beam in waiting:
+            beam.goal = len(beam.tokens)  # the pages for it are kept, and it does not decode yet
 
     def restarted(self, sequence: Sequence) -> None:
         """Results in flight still count."""
         self._behind.pop(sequence.id, None)
-        sequence.lost = max(seat.lost for seat in sequence.members)
+        sequence.lost = max(beam.lost for beam in sequence.members)
         if sequence.settled:
             self.of[sequence.id].line_up()
 
@@ -102,14 +102,14 @@ class BeamSearches(EnginePart[BeamGroup]):
     def commit(
         self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
     ) -> bool:
-        """Tell the answers, best first, once the search of this seat is over."""
+        """Tell the answers, best first, once the search of this beam slot is over."""
         if not row.yields:
             return True
         committing.tokens += 1
         if sequence.slot >= 0:
             self.live.held.note(sequence)
         group = self.of[sequence.id]
-        first = group.seats[0]
+        first = group.beams[0]
         sequence.in_flight -= 1
         last = group.report(sequence, outcome)
         if sequence is first and first.slot >= 0:
@@ -122,34 +122,34 @@ class BeamSearches(EnginePart[BeamGroup]):
         return True
 
     def _move(self, group: BeamGroup) -> None:
-        """Bring each hypothesis to its seat."""
+        """Bring each hypothesis to its beam slot."""
         held, moves = self.live.held, group.advance()
-        seated = group.seats[0].slot >= 0
-        if seated:
-            for seat in (*(fork[0] for fork in moves.forks), *moves.left):
-                self.live.accounts.charge(seat)
+        has_slots = group.beams[0].slot >= 0
+        if has_slots:
+            for beam in (*(fork[0] for fork in moves.forks), *moves.left):
+                self.live.accounts.charge(beam)
                 # What was given up is of no use to others: its last page is not kept for them.
-                seat.paging.written = seat.paging.kept * self.limits.page_size
-                held.release_pages(seat)
-            for seat, parent in moves.forks:
-                held.follow(seat, parent, parent.launched)
-        group.sit(moves)
-        if seated and held.shares:
-            for seat, _ in moves.forks:
-                held.cache.follow(seat)
-        if not seated:
+                beam.paging.written = beam.paging.kept * self.limits.page_size
+                held.release_pages(beam)
+            for beam, parent in moves.forks:
+                held.follow(beam, parent, parent.launched)
+        group.settle(moves)
+        if has_slots and held.shares:
+            for beam, _ in moves.forks:
+                held.cache.follow(beam)
+        if not has_slots:
             group.line_up()
 
     def _catch_up(self, first: Sequence) -> None:
-        """Let the others begin where they differ from the first seat, whose pages are there."""
+        """Let the others begin where they differ from the first one, whose pages are there."""
         held = self.live.held
-        for seat, common in self._behind.pop(first.id, ()):
-            held.follow(seat, first, common)
-            seat.paging.chain = first.paging.chain[: common // self.limits.page_size + 1]
+        for beam, common in self._behind.pop(first.id, ()):
+            held.follow(beam, first, common)
+            beam.paging.chain = first.paging.chain[: common // self.limits.page_size + 1]
             if held.shares:
-                held.cache.follow(seat)
-            seat.goal = len(seat.tokens)
-            self.live.accounts.begin_prompt(seat)
+                held.cache.follow(beam)
+            beam.goal = len(beam.tokens)
+            self.live.accounts.begin_prompt(beam)
 
 
 def _parting(one: Sequence, other: Sequence) -> int:

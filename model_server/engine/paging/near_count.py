@@ -21,8 +21,9 @@ def most_near(limits: EngineLimits) -> int:
     """
     if limits.near_window is None:
         return 0
-    # Two positions may be done again; guesses lie behind the next one, and some came true since.
-    seen = limits.near_window + 2 + 2 * limits.guesses
+    # Two positions may be done again; draft tokens lie behind the next one, and some came true
+    # since.
+    seen = limits.near_window + 2 + 2 * limits.draft_tokens
     window = -(-seen // limits.page_size) + 1
     begun, copied = 1, not limits.recurrent  # of a page with a state no part is copied
     pages = limits.slots * (window + begun + copied) + limits.token_budget // limits.page_size

@@ -1,4 +1,4 @@
-"""A draft model beside a model: it computes every step as well, and guesses between them."""
+"""A draft model beside a model: it computes every step as well, and drafts tokens between them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.running.draft_program import (
+    DraftLayout,
     DraftProgram,
-    GuessLayout,
-    guesses_name,
+    draft_tokens_name,
     program_name,
 )
 from model_server.engine.running.ops import Beginning, Op, Proposals, Propose
@@ -44,7 +44,7 @@ class DraftModel(RunnerPart):
         self._sizes = program.sizes(buckets)
         self._copied = program.copied
         self._layouts = {
-            rows: GuessLayout(rows, program.limits.pages_per_sequence) for rows in self._sizes
+            rows: DraftLayout(rows, program.limits.pages_per_sequence) for rows in self._sizes
         }
         self._lowers = program.programs(buckets)
         self._leaves = tuple(map(as_bytes, leaves))
@@ -52,15 +52,15 @@ class DraftModel(RunnerPart):
         self._held = threading.Lock()  # while a call donates and replaces the pages
         self._compiled: dict[str, Any] = {}
         self.warmups = len(self._sizes)
-        self._guess_s: dict[int, float] = {}  # of one guess, by rows
-        self.seconds = {Propose: self._guess_s}
+        self._token_s: dict[int, float] = {}  # of one draft token, by rows
+        self.seconds = {Propose: self._token_s}
 
     @property
     def weight_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in self._leaves)
 
     def join(self, runner: ModelRunner) -> Mapping[type[Op], Prepare]:
-        def prepared(op: Propose) -> Callable[[], AskedGuesses]:
+        def prepared(op: Propose) -> Callable[[], AskedDraftTokens]:
             tables = runner.arrays.tables([each.slot for each in op.beginnings])
             depth = max(each.count for each in op.beginnings)
             return partial(self._ask, op.beginnings, tables, depth, time.perf_counter())
@@ -83,13 +83,13 @@ class DraftModel(RunnerPart):
                 report(Progress("compiling the draft model", done, len(lowers)))
 
     def warm(self, index: int) -> None:
-        """Run the guesses of one size twice; the second time tells how long they take."""
+        """Run the draft tokens of one size twice; the second time tells how long they take."""
         rows, most = self._sizes[index], self._most
         nothing = [Beginning(slot=0, start=0, token=0, count=0)] * rows
         tables = np.zeros((rows, self.program.limits.pages_per_sequence), np.int32)
         for _ in range(2):
             made = self._ask(nothing, tables, most, time.perf_counter()).result()
-            self._guess_s[rows] = made.seconds / most
+            self._token_s[rows] = made.seconds / most
 
     def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
         """Compute the positions of a step; last_tokens: i32[B + 1], as before its choice."""
@@ -105,14 +105,14 @@ class DraftModel(RunnerPart):
 
     def _ask(
         self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int, began_s: float
-    ) -> AskedGuesses:
-        """Launch guesses. tables: i32[n, S/G], of the slots of the beginnings."""
+    ) -> AskedDraftTokens:
+        """Launch draft tokens. tables: i32[n, S/G], of the slots of the beginnings."""
         rows = min(size for size in self._sizes if size >= len(beginnings))
         vector = self._layouts[rows].packed(beginnings, tables, depth)
         with self._held:
-            call = self._compiled[guesses_name(rows)]
+            call = self._compiled[draft_tokens_name(rows)]
             made, self.pages = call(self._leaves, self.pages, vector)
-        return AskedGuesses(beginnings, made, began_s)
+        return AskedDraftTokens(beginnings, made, began_s)
 
     def close(self, *, shared: bool) -> None:
         with self._held:
@@ -122,8 +122,8 @@ class DraftModel(RunnerPart):
             drop(self._compiled)
 
 
-class AskedGuesses:
-    """Guesses on their way from the device."""
+class AskedDraftTokens:
+    """Draft tokens on their way from the device."""
 
     def __init__(self, beginnings: Sequence[Beginning], made: jax.Array, began_s: float) -> None:
         """made: i32[most, R], of which each beginning has its count of its column.

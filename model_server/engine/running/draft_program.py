@@ -1,11 +1,12 @@
-"""Programs of a draft model, traced from shapes alone: it follows the steps, and it guesses.
+"""Programs of a draft model, traced from shapes alone: it follows the steps, and it drafts.
 
 Its pages have the numbers of the model's own pages: what lies at a page and an offset there, lies
 at the same place here. So it takes the very vector of a step, and copies and shared pages need no
 thought. It gives no logits then: only its keys and values are kept.
 
-Guesses are one program: each token goes in at the next position, and the likeliest one after it is
-the next guess. They overwrite each other's keys and values, as wrong guesses of a step do.
+Draft tokens are one program: each token goes in at the next position, and the likeliest one after
+it is the next draft token. They overwrite each other's keys and values, as wrong draft tokens of a
+step do.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from model_server.kernels.pages import LayerPages
 Lower = Callable[[], jax.stages.Lowered]
 
 
-def guesses_name(rows: int) -> str:
-    return f"guesses of {rows} sequences"
+def draft_tokens_name(rows: int) -> str:
+    return f"guesses of {rows} sequences"  # a key of precompiled sets
 
 
 def program_name(name: str) -> str:
@@ -42,8 +43,8 @@ def program_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class GuessLayout:
-    """Offsets and shapes of the one vector that asks for guesses of R sequences."""
+class DraftLayout:
+    """Offsets and shapes of the one vector that asks for draft tokens of R sequences."""
 
     rows: int  # R
     pages: int  # of a table: S/G
@@ -54,7 +55,7 @@ class GuessLayout:
         shapes: dict[str, tuple[int, ...]] = {
             "tables": (self.rows, self.pages),
             **dict.fromkeys(("starts", "tokens", "counts"), (self.rows,)),
-            "depth": (),  # guesses that follow each other, at most
+            "depth": (),  # draft tokens that follow each other, at most
         }
         parts: dict[str, tuple[int, tuple[int, ...]]] = {}
         offset = 0
@@ -68,7 +69,7 @@ class GuessLayout:
         return self.parts["depth"][0] + 1
 
     def packed(self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int) -> np.ndarray:
-        """Return the vector; rows that are not used make no guesses. tables: i32[n, S/G]."""
+        """Return the vector; rows that are not used make no draft tokens. tables: i32[n, S/G]."""
         vector = np.zeros(self.size, np.int32)
         columns = {
             "starts": [each.start for each in beginnings],
@@ -87,9 +88,9 @@ class DraftProgram(StepProgram):
     """Lowers the programs of a draft model."""
 
     def __init__(self, *parts: Any, most: int, known: int, **more: Any) -> None:
-        """Take what a StepProgram takes, and what bounds guesses.
+        """Take what a StepProgram takes, and what bounds draft tokens.
 
-        most: guesses that follow each other. known: token ids that both models have.
+        most: draft tokens that follow each other. known: token ids that both models have.
         """
         super().__init__(*parts, **more)
         self.most = most
@@ -100,14 +101,14 @@ class DraftProgram(StepProgram):
         return {
             **{str(bucket): partial(self.lower, bucket) for bucket in buckets},
             **{
-                guesses_name(rows): partial(self.lower_guesses, rows)
+                draft_tokens_name(rows): partial(self.lower_draft_tokens, rows)
                 for rows in self.sizes(buckets)
             },
             COPY: self.lower_copy,
         }
 
     def sizes(self, buckets: Sequence[Bucket]) -> tuple[int, ...]:
-        """Return the rows of the programs that guess: those of the steps without prompts."""
+        """Return the rows of the programs that draft: those of the steps without prompts."""
         return tuple(bucket.decodes for bucket in buckets if not bucket.blocks)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
@@ -122,11 +123,11 @@ class DraftProgram(StepProgram):
         with told_as_plan_error(f"draft model, {bucket}"):
             return jitted.lower(self.leaves, self.pages, vector, self._given(layout))
 
-    def lower_guesses(self, rows: int) -> jax.stages.Lowered:
-        """Trace guesses for so many sequences: i32[most, R], and the pages."""
-        layout = GuessLayout(rows, self.limits.pages_per_sequence)
-        jitted = self._jitted(self._guess(layout), (self.everywhere, self._page_shardings))
-        with told_as_plan_error(guesses_name(rows)):
+    def lower_draft_tokens(self, rows: int) -> jax.stages.Lowered:
+        """Trace draft tokens for so many sequences: i32[most, R], and the pages."""
+        layout = DraftLayout(rows, self.limits.pages_per_sequence)
+        jitted = self._jitted(self._draft(layout), (self.everywhere, self._page_shardings))
+        with told_as_plan_error(draft_tokens_name(rows)):
             return jitted.lower(self.leaves, self.pages, self._input((layout.size,), jnp.int32))
 
     @property
@@ -147,8 +148,8 @@ class DraftProgram(StepProgram):
 
         return follow
 
-    def _guess(self, layout: GuessLayout) -> Callable[..., Any]:
-        def guess(leaves: Any, pages: Any, vector: jax.Array) -> Any:
+    def _draft(self, layout: DraftLayout) -> Callable[..., Any]:
+        def draft_token(leaves: Any, pages: Any, vector: jax.Array) -> Any:
             model, asked = self._model(leaves), unpack(layout.parts, vector)
 
             def one(place: jax.Array, held: Any) -> Any:
@@ -161,7 +162,7 @@ class DraftProgram(StepProgram):
             pages, _, made = jax.lax.fori_loop(0, asked["depth"], one, (pages, tokens, made))
             return made, pages
 
-        return guess
+        return draft_token
 
     def _next(
         self,
@@ -171,7 +172,7 @@ class DraftProgram(StepProgram):
         tokens: jax.Array,  # i32[R]
         place: jax.Array,  # i32[]
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-        """Trace the guess at one place for every row: i32[R].
+        """Trace the draft token at one place for every row: i32[R].
 
         Rows that need none write to page 0.
         """

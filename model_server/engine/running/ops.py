@@ -18,16 +18,16 @@ Made = TypeVar("Made", covariant=True)
 
 
 class Beginning(NamedTuple):
-    """Where the guesses of one sequence begin."""
+    """Where the draft tokens of one sequence begin."""
 
     slot: int
     start: int  # position of its last token, which no step has computed yet
     token: int  # that token
-    count: int  # guesses, of which the inputs have pages
+    count: int  # draft tokens, of which the inputs have pages
 
 
 class Proposals(NamedTuple):
-    """Guesses of a draft model."""
+    """Draft tokens of a draft model."""
 
     tokens: list[tuple[int, ...]]  # one tuple per beginning, of its count
     seconds: float  # from the question until they were on the host
@@ -46,7 +46,7 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Make guesses for all of these at once, one token after the other: `Proposals`.
+    """Make draft tokens for all of these at once, one token after the other: `Proposals`.
 
     No step may be in flight. There are at most as many beginnings as the largest size has rows.
     """

@@ -46,7 +46,7 @@ class Watchdog:
     def expect(self, step: Step | None, *, behind_images: bool = False) -> None:
         """From now on the engine waits for this step; None: it waits for requests.
 
-        One without rows stands for the guesses of a draft model before it. behind_images: the
+        One without rows stands for the draft tokens of a draft model before it. behind_images: the
         device encodes some before it.
         """
         self._awaited = step, behind_images
@@ -72,7 +72,7 @@ class Watchdog:
         named = ", ".join(rows[:_MOST_ROWS]) + (", ..." if len(rows) > _MOST_ROWS else "")
         what = f"step {step.number} ({self._shape(step)}; sequences {named})"
         if not rows:
-            what = f"the draft model's guesses for step {step.number}"
+            what = f"the draft model's tokens for step {step.number}"
         return f"{what} did not finish within {limit_s:g} s: a device hangs; the replica restarts"
 
     def _shape(self, step: Step) -> str:

@@ -38,5 +38,5 @@ def _why_not(recipe: Recipe, proxied: bool) -> str | None:
     if proxied:
         return "behind a proxy server no images or sounds are encoded yet"
     if recipe.speculation.draft is not None:
-        return "its draft model guesses from text alone"
+        return "its draft model drafts from text alone"
     return None

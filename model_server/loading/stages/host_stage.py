@@ -23,8 +23,8 @@ from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import StagePlace, place_of
 from model_server.models.recipe import Recipe
+from model_server.multihost.link import ZmqLink
 from model_server.multihost.membership import ALONE, Membership
-from model_server.multihost.zmq_link import ZmqLink
 from sax.types import ModelSpec, Progress
 
 STAGES = "in stages of several hosts"

@@ -147,10 +147,13 @@ def _speeds(plan: ModelPlan, out: Console) -> None:
 
 
 def _draft(draft: DraftPlan, out: Console) -> None:
-    guesses = ", ".join(f"{each.seconds * 1e3:,.2f} ms ({each.rows})" for each in draft.guesses)
+    draft_tokens = ", ".join(
+        f"{each.seconds * 1e3:,.2f} ms ({each.rows})" for each in draft.draft_tokens
+    )
     out.print(
         f"draft model {escape(_plain(draft.model))}: {draft.parameters / 1e9:.2f} B parameters; "
-        f"it computes every step, too; predicted for one guess (of so many sequences): {guesses}"
+        "it computes every step, too; predicted for one draft token (of so many sequences): "
+        f"{draft_tokens}"
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import jax
 
 from model_server.config import ModelServerConfig
-from model_server.disaggregation.page_copies import PageCopies
+from model_server.disaggregation.movable_pages import PageCopies
 from model_server.engine.step_program import StepProgram
 from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment, plan_pages

@@ -76,14 +76,14 @@ _COUNTERS: tuple[Figure, ...] = (
     ),
     (
         "sax_spec_proposed_tokens",
-        "Tokens computed on a guess, before they were known to be the answer's",
-        lambda s: s.stats().guesses,
+        "Draft tokens computed, before they were known to be the answer's",
+        lambda s: s.stats().draft_tokens,
         _LM,
     ),
     (
         "sax_spec_accepted_tokens",
-        "Guessed tokens that were the answer's",
-        lambda s: s.stats().guesses_accepted,
+        "Draft tokens that were the answer's",
+        lambda s: s.stats().draft_tokens_accepted,
         _LM,
     ),
     (

@@ -15,7 +15,7 @@ from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
 from tests.demo_model import COMPILE_CACHE
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 
 PROMPTS = {"The capital of France is": " Paris", "1, 2, 3, 4, 5, 6,": " 7, 8, 9"}
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from http_gateway.openai.routes import fan_out, model_card
+from http_gateway.openai.model_list import model_card
+from http_gateway.openai.routes import fan_out
 from sax.errors import (
     AdminUnavailable,
     DeadlineExceeded,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from http_gateway.openai.schema import ChatRequest, CompletionRequest
+from http_gateway.openai.completion_schema import CompletionRequest
+from http_gateway.openai.schema import ChatRequest
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import ReplyOptions, SamplingParams
 from tests.each_case import each_case

@@ -1,4 +1,4 @@
-"""The demo model as its own draft, with a prompt handed over: its guesses are as good as before."""
+"""The demo model as its own draft: after a handoff, draft tokens are as good as before."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace as with_changes
 
 from model_server.disaggregation.handed_pages import handed_over
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.running.ops import Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 from tests.model_server.engine.running.test_demo_draft import (
     CONFIG,
     GREEDY,
@@ -43,7 +43,7 @@ def loaded() -> Iterator[Loaded]:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS[:2])
-def test_guesses_after_a_handoff_are_nearly_always_right(loaded: Loaded, prompt: str) -> None:
+def test_draft_tokens_after_a_handoff_are_nearly_always_right(loaded: Loaded, prompt: str) -> None:
     request, held, times = asked(loaded, prompt, GREEDY), loaded.disaggregation, loaded.step_times
     assert held is not None
     assert times is not None
@@ -60,8 +60,8 @@ def test_guesses_after_a_handoff_are_nearly_always_right(loaded: Loaded, prompt:
     runner.expect_import(1, KEY, first.token)
     drafts = Drafts(runner, size)
     dear = StepTimes(times.buckets, tuple(60.0 for _ in times.buckets), times.block)
-    guessing = Guessing(MOST, runner.limits.decodes, dear, drafts)
+    drafting = Drafting(MOST, runner.limits.decodes, dear, drafts)
     here = with_changes(request, answer=(first.token,), computed=True)
-    (made,) = answers(runner, [here], guessing)
+    (made,) = answers(runner, [here], drafting)
     assert [first.token, *tokens_of(made)] == tokens_of(plain)
     assert drafts.accepted >= 0.9 * drafts.proposed > 6

@@ -1,4 +1,4 @@
-"""A draft model's pages travel with the model's: guesses after a handoff are as good as before."""
+"""A draft model's pages travel with the model's: it drafts as well after a handoff."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.layer_set import layer_sets
 from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.runner import ModelRunner
 from model_server.loading.compile_watch import CompileWatch
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 from tests.model_server.engine.running.test_draft_model import (
     BUCKETS,
     MOST,
@@ -73,14 +73,14 @@ def moving() -> Iterator[Moving]:
 
 
 @pytest.mark.nightly
-def test_guesses_after_a_handoff_are_right_and_nothing_is_compiled(moving: Moving) -> None:
+def test_draft_tokens_after_a_handoff_are_right_and_nothing_is_compiled(moving: Moving) -> None:
     request = replace(asked(0, 24), prompt=PROMPT)
     watch = CompileWatch()
     first = moving.hand_over(request)
     moving.runner.expect_import(1, KEY, first)
     drafts = Drafts(moving.runner, PAGE)
     here = replace(request, answer=(first,), computed=True)
-    (made,) = answers(moving.runner, [here], Guessing(MOST, SLOTS, TIMES, drafts))
+    (made,) = answers(moving.runner, [here], Drafting(MOST, SLOTS, TIMES, drafts))
     watch.stop()
     assert [first, *tokens_of(made)] == plain(moving.moved, [request])[0]
     assert drafts.proposed == drafts.accepted > 8

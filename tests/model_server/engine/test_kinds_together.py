@@ -1,4 +1,4 @@
-"""Beam searches, guided answers and guessed ones in one engine: each is what it is alone."""
+"""Beam searches, guided answers and drafted ones in one engine: each is what it is alone."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import EngineLimits
-from tests.model_server.engine.beams.test_seating import beams_for, found_alone
+from tests.model_server.engine.beams.test_beam_slots import beams_for, found_alone
 from tests.model_server.engine.conftest import Inbox
+from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.drafting.test_drafting import looping
 from tests.model_server.engine.fake_runner import FakeRunner
-from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
-from tests.model_server.engine.guessing.test_guessing import looping
 from tests.model_server.engine.parts import test_forced as forced
 from tests.model_server.engine.test_scheduler import ask_for
 from tests.model_server.engine.trace import alone
 from tests.model_server.examples import examples
 
 _LOOPING, _PROMPT = looping()
-LIMITS = replace(_LOOPING, guesses=6, max_logit_rows=12, token_budget=24, prefill_block=4)
+LIMITS = replace(_LOOPING, draft_tokens=6, max_logit_rows=12, token_budget=24, prefill_block=4)
 Check = Callable[[Inbox, int], None]
 
 
@@ -43,7 +43,7 @@ def searched(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
     return request, check
 
 
-def guessed(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
+def drafted(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
     request = ask_for(_PROMPT, 10 + size)
 
     def check(inbox: Inbox, id: int) -> None:
@@ -54,7 +54,7 @@ def guessed(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
 
 @examples(
     kinds=st.lists(
-        st.tuples(st.sampled_from([guided, searched, guessed]), st.integers(1, 14)),
+        st.tuples(st.sampled_from([guided, searched, drafted]), st.integers(1, 14)),
         min_size=2,
         max_size=8,
     ),
@@ -76,12 +76,12 @@ def test_each_answer_is_the_one_that_it_gets_alone(
     for id, (_, check) in zip(ids, asked, strict=True):
         check(inbox, id)
     assert stats.pages_used == 0
-    assert stats.guesses >= stats.guesses_accepted
+    assert stats.draft_tokens >= stats.draft_tokens_accepted
 
 
-def test_guesses_come_true_beside_an_answer_with_forced_tokens() -> None:
-    asked = [guessed(14, LIMITS), guided(5, LIMITS)]
+def test_draft_tokens_come_true_beside_an_answer_with_forced_tokens() -> None:
+    asked = [drafted(14, LIMITS), guided(5, LIMITS)]
     inbox, ids, stats = forced.served(LIMITS, [request for request, _ in asked])
     for id, (_, check) in zip(ids, asked, strict=True):
         check(inbox, id)
-    assert stats.guesses_accepted > 0
+    assert stats.draft_tokens_accepted > 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Pending
@@ -80,10 +80,10 @@ class Trace:
     def __init__(
         self,
         limits: EngineLimits,
-        guessing: Guessing | None = None,
+        drafting: Drafting | None = None,
         device: FakeRunner | None = None,
     ) -> None:
-        self.scheduler = Scheduler(limits, parts=[guessing] if guessing else [])
+        self.scheduler = Scheduler(limits, parts=[drafting] if drafting else [])
         self.traffic = FakeTraffic()
         self.device = device or FakeRunner(limits)
         self.device.traffic = self.traffic
@@ -165,12 +165,12 @@ class Trace:
 def run(
     limits: EngineLimits,
     asks: list[Ask],
-    guessing: Guessing | None = None,
+    drafting: Drafting | None = None,
     device: FakeRunner | None = None,
 ) -> Trace:
     """Play a whole trace to its end. The sequence ids are 1, 2, ... in the order of `asks`, with
     room for its hypotheses after each beam search."""
-    trace = Trace(limits, guessing, device)
+    trace = Trace(limits, drafting, device)
     ordered = sorted(enumerate(asks, 1), key=lambda item: item[1].turn)
     ids: dict[int, int] = {}
     free = 1
@@ -211,7 +211,7 @@ def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> MovedRows:
 
 
 def check_step(limits: EngineLimits, step: Step) -> None:
-    """No limit is exceeded, decodes come first, and nobody is in a step twice, but for guesses."""
+    """No limit is exceeded, decodes come first, and only draft tokens repeat a sequence."""
     block = limits.prefill_block
     kinds = [row.is_decode for row in step.rows]
     assert kinds == sorted(kinds, reverse=True), "decodes come first"
@@ -223,7 +223,7 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     own = [
         row
         for row, before in zip(step.rows, (None, *step.rows), strict=False)
-        if before is None or not is_guess(row, before)
+        if before is None or not is_draft_token(row, before)
     ]
     assert len({row.slot for row in own}) == len(own)
     assert len(step.rows) <= limits.slots
@@ -239,7 +239,7 @@ def check_step(limits: EngineLimits, step: Step) -> None:
         assert len(row.targets) <= row.count
 
 
-def is_guess(row: Row, before: Row) -> bool:
+def is_draft_token(row: Row, before: Row) -> bool:
     """A decode right behind the same sequence's row for the position before."""
     behind = row.sequence == before.sequence and row.start == before.start + before.count
     return behind and row.is_decode and row.given >= 0

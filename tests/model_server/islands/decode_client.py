@@ -28,7 +28,7 @@ from sax.types import ModelSpec
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 PROMPT = tuple(range(4, 20))
-# A guess would bring several tokens in one step.
+# A draft token would bring several tokens in one step.
 PLAIN = {"SPECULATION": '"off"'}
 
 

@@ -73,17 +73,17 @@ def test_a_mesh_without_devices_gives_the_same_sizes() -> None:
     assert sizes.weight_bytes // 4 < four.weight_bytes < sizes.weight_bytes  # norms are copied
 
 
-def test_guesses_take_the_rows_that_slots_leave_unless_they_were_asked_for() -> None:
+def test_draft_tokens_take_the_rows_that_slots_leave_unless_they_were_asked_for() -> None:
     plain, asked, off = (deployed(SPECULATION=mode) for mode in ("null", '"ngram"', '"off"'))
-    assert (plain.limits.guesses, plain.limits.decodes) == (8, 4)
-    assert (asked.limits.guesses, asked.limits.decodes) == (8, 9)
-    assert (off.limits.guesses, off.limits.decodes) == (0, 4)
+    assert (plain.limits.draft_tokens, plain.limits.decodes) == (8, 4)
+    assert (asked.limits.draft_tokens, asked.limits.decodes) == (8, 9)
+    assert (off.limits.draft_tokens, off.limits.decodes) == (0, 4)
     assert plain.buckets == off.buckets
     assert max(bucket.decodes for bucket in asked.buckets) == 9
     assert asked.limits.max_logit_rows == 9
     assert asked.memory.total > plain.memory.total
     few = deployed(SPECULATION='"ngram"', MAX_GUESSES="2")
-    assert (few.limits.guesses, few.buckets) == (2, plain.buckets)
+    assert (few.limits.draft_tokens, few.buckets) == (2, plain.buckets)
 
 
 def test_batch_sizes_that_were_asked_for_are_those_that_are_compiled() -> None:
@@ -93,11 +93,11 @@ def test_batch_sizes_that_were_asked_for_are_those_that_are_compiled() -> None:
     assert {each.decodes for each in made.buckets if each.blocks} == {20}
 
 
-def test_a_pipeline_guesses_only_if_it_was_asked_to() -> None:
-    for mode, guesses in (("null", 0), ('"ngram"', 8)):
+def test_a_pipeline_drafts_only_if_it_was_asked_to() -> None:
+    for mode, draft_tokens in (("null", 0), ('"ngram"', 8)):
         stage = recipe(SPECULATION=mode, NUM_STAGES="2").cut()[0]
         made = deploy(stage, None, layout_of().placed(), CONFIG, FREE)
-        assert made.limits.guesses == guesses
+        assert made.limits.draft_tokens == draft_tokens
 
 
 def test_the_cache_is_float32_on_a_cpu_unless_told_otherwise() -> None:

@@ -81,7 +81,7 @@ def answer(engine: Engine, updates: queue.Queue[SequenceUpdate], prompt: range) 
 
 
 def answers(loaded: Loaded) -> tuple[list[list[int]], int, int]:
-    """Answers to three prompts, one after the other, and how many guesses were tried and right."""
+    """Answers to three prompts, in turns, and how many draft tokens were tried and right."""
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
 
     def keep(batch: list[SequenceUpdate]) -> None:
@@ -92,13 +92,13 @@ def answers(loaded: Loaded) -> tuple[list[list[int]], int, int]:
     with closing(engine):
         made = [answer(engine, updates, range(first, first + 9)) for first in (3, 30, 60)]
         stats = engine.stats()
-    return made, stats.guesses, stats.guesses_accepted
+    return made, stats.draft_tokens, stats.draft_tokens_accepted
 
 
 def test_both_models_serve_without_compiling_and_answers_are_the_same(
     loader: ModelLoader, plain: Loaded, drafted: Loaded
 ) -> None:
-    """Steps are taken to cost the same, so that guesses are tried whenever they may be right."""
+    """Steps are taken to cost the same, so draft tokens are tried whenever they may be right."""
     assert drafted.runner.ops[Propose]
     before = loader.compiles_while_serving()
     made, tried, right = answers(drafted)

@@ -18,7 +18,7 @@ from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 from tests.model_server.loading.loads import quiet
 from tests.model_server.loading.test_recurrent_models import folder_of, spec, whole
 

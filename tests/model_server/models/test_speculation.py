@@ -1,4 +1,4 @@
-"""The overrides of guesses are honoured or refused by name."""
+"""The overrides of draft tokens are honoured or refused by name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def test_what_is_asked_for_is_made() -> None:
         ("ngram", 32, Speculation(32, asked=True)),
         ("off", 8, Speculation(0, asked=False)),
     ]
-    for mode, guesses, made in cases:
-        assert parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses}) == made
+    for mode, draft_tokens, made in cases:
+        assert parse_speculation({"SPECULATION": mode, "MAX_GUESSES": draft_tokens}) == made
 
 
 def test_anything_else_is_refused_by_name() -> None:
@@ -26,11 +26,11 @@ def test_anything_else_is_refused_by_name() -> None:
         (None, 0, "MAX_GUESSES is 0; it must be from 1 to 32"),
         ("ngram", 33, "MAX_GUESSES is 33"),
         (None, None, "MAX_GUESSES is None"),
-        ("off", 4, 'MAX_GUESSES is 4, and SPECULATION "off" makes no guesses'),
+        ("off", 4, 'MAX_GUESSES is 4, and SPECULATION "off" makes no draft tokens'),
     ]
-    for mode, guesses, complaint in cases:
+    for mode, draft_tokens, complaint in cases:
         with pytest.raises(InvalidRequest, match=complaint):
-            parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses})
+            parse_speculation({"SPECULATION": mode, "MAX_GUESSES": draft_tokens})
 
 
 DRAFT = {"SPECULATION": "draft", "MAX_GUESSES": 5, "DRAFT_MODEL": "/models/small.gguf"}

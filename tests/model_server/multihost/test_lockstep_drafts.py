@@ -1,4 +1,4 @@
-"""Hosts with a draft model: each is asked for guesses when the primary is, and one reads them."""
+"""Hosts with a draft model: each drafts when the primary does, and one reads the tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Op, Proposals, Propose
 from model_server.engine.types import EngineLimits
 from model_server.multihost.lockstep import Lockstep
+from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.fake_runner import GREEDY, next_token
-from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
 from tests.model_server.waiting import wait_until
 
@@ -24,7 +24,7 @@ class DraftedShare(FakeDraftedRunner, FakeShare):
 
     def __init__(self, limits: EngineLimits) -> None:
         super().__init__(limits)
-        self.guessed = 0  # times that its guesses were read
+        self.drafted = 0  # times that its draft tokens were read
 
     def do(self, op: Op) -> Any:
         if isinstance(op, Propose):
@@ -32,7 +32,7 @@ class DraftedShare(FakeDraftedRunner, FakeShare):
         return super().do(op)
 
     def propose(self, op: Propose) -> Proposals:
-        self.guessed += 1
+        self.drafted += 1
         return super().propose(op)
 
 
@@ -40,8 +40,8 @@ def load(hosts: HostsHere, own: FakeShare) -> Lockstep:
     return hosts.loads.load(SPEC, own.limits, lambda programs: own, lambda progress: None)  # pyright: ignore
 
 
-def test_every_host_is_asked_for_the_same_guesses_between_the_same_steps() -> None:
-    limits = replace(LIMITS, guesses=4)
+def test_every_host_is_asked_for_the_same_draft_tokens_between_the_same_steps() -> None:
+    limits = replace(LIMITS, draft_tokens=4)
     with HostsHere(3, build=lambda _, given: DraftedShare(given)) as hosts:
         own = DraftedShare(limits)
         lockstep = load(hosts, own)
@@ -59,13 +59,13 @@ def test_every_host_is_asked_for_the_same_guesses_between_the_same_steps() -> No
         wait_until(lambda: all(len(each.told) == len(own.told) for each in others))
         assert all(each.told == own.told for each in others)
         asked = [told for told in own.told if isinstance(told, Propose)]
-        assert own.guessed == len(asked) > 1
-        assert all(isinstance(each, DraftedShare) and each.guessed == 0 for each in others)
-        assert engine.stats().guesses_accepted > 0
+        assert own.drafted == len(asked) > 1
+        assert all(isinstance(each, DraftedShare) and each.drafted == 0 for each in others)
+        assert engine.stats().draft_tokens_accepted > 0
         engine.close()
 
 
-def test_only_a_model_with_a_draft_model_is_asked_for_guesses() -> None:
+def test_only_a_model_with_a_draft_model_is_asked_for_draft_tokens() -> None:
     with HostsHere(2) as hosts:
         assert Propose in load(hosts, DraftedShare(LIMITS)).ops
         assert Propose not in load(hosts, FakeShare(LIMITS)).ops

@@ -14,8 +14,8 @@ from model_server.plan.model_plan import (
     BucketPlan,
     Decoding,
     DraftPlan,
+    DraftTokenPlan,
     FirstToken,
-    GuessPlan,
     Memory,
     ModelPlan,
     Slice,
@@ -124,7 +124,7 @@ def test_the_table_tells_which_part_is_the_draft_models() -> None:
         parameters=1_240_000_000,
         weights=_GIB,
         kv=2 * _GIB,
-        guesses=[GuessPlan(rows=2, seconds=0.0015, bound="HBM")],
+        draft_tokens=[DraftTokenPlan(rows=2, seconds=0.0015, bound="HBM")],
     )
     text = _shown(_plan(draft=draft))
     assert "1.00 GiB of that the draft model's" in text

@@ -127,10 +127,10 @@ SMALL_DRAFT = {
 
 
 def test_a_draft_model_is_counted_beside_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its weights, its pages, its part of each step, and its guesses."""
+    """Its weights, its pages, its part of each step, and its draft tokens."""
     steps = {"arguments": 10 * _GIB, "temporaries": 100, "code": 5}
     follows = {"arguments": 2 * _GIB, "temporaries": 50, "code": 3, "flops": 1e12}
-    guesses = {"temporaries": 700, "code": 2, "traffic": StepTraffic(HbmBytes(8, 0, 0, 0), {}, 0)}
+    drafting = {"temporaries": 700, "code": 2, "traffic": StepTraffic(HbmBytes(8, 0, 0, 0), {}, 0)}
 
     def measure(program: Any, bucket: Bucket, part: Any = None) -> Measured:
         return measured(bucket, **(follows if isinstance(program, DraftProgram) else steps))
@@ -138,7 +138,7 @@ def test_a_draft_model_is_counted_beside_its_model(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measuring, "measure", measure)
     monkeypatch.setattr(measuring, "measure_choice", lambda *_: measured(Bucket(2, 0), code=0))
     monkeypatch.setattr(
-        drafted, "measure_guesses", lambda _, rows: measured(Bucket(rows, 0), **guesses)
+        drafted, "measure_draft_tokens", lambda _, rows: measured(Bucket(rows, 0), **drafting)
     )
 
     def plan(**overrides: str) -> ModelPlan:
@@ -161,11 +161,11 @@ def test_a_draft_model_is_counted_beside_its_model(monkeypatch: pytest.MonkeyPat
     assert 0 < made.draft.kv < made.memory.kv <= 2**30
     assert made.memory.kv_pages < alone.memory.kv_pages
     assert made.memory.arguments == alone.memory.arguments + follows["arguments"]
-    assert made.memory.temporaries == guesses["temporaries"]
+    assert made.memory.temporaries == drafting["temporaries"]
     sizes = sum(not bucket.blocks for bucket in made.buckets)
     assert made.memory.code == alone.memory.code + 3 * len(made.buckets) + 2 * sizes
-    assert [each.rows for each in made.draft.guesses] == [each.batch for each in made.decoding]
-    assert all(each.seconds > 0 for each in made.draft.guesses)
+    assert [each.rows for each in made.draft.draft_tokens] == [each.batch for each in made.decoding]
+    assert all(each.seconds > 0 for each in made.draft.draft_tokens)
     both = zip(made.buckets, alone.buckets, strict=True)
     assert all(one.seconds > other.seconds and one.bytes > other.bytes for one, other in both)
     spelled = json.loads(made.as_json())

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from model_server.disaggregation import mirror
+from model_server.disaggregation import prefill_servers
 from model_server.disaggregation.disaggregation import is_remote, worthwhile
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.handoff import encode_ask
@@ -42,7 +42,7 @@ def test_a_prompt_that_fills_the_short_context_is_computed_here() -> None:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror, "_PERIOD_S", 0.05)
+    monkeypatch.setattr(prefill_servers, "_PERIOD_S", 0.05)
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.client.connection import SILENCE_S, ModelServerConnection, Pulse
+from sax.client.connection import ModelServerConnection
+from sax.client.losses import SILENCE_S, Pulse
 from sax.errors import (
     Cancelled,
     DeadlineExceeded,

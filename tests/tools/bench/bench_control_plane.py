@@ -209,7 +209,7 @@ async def _measure(servers: int, models: int) -> Figures:
     CellListing(time.monotonic).answer(cell, "").SerializeToString()
     figures.list_s = time.perf_counter() - began_s
     began_s = time.perf_counter()
-    figures.page_bytes = len(json.dumps(describe(seat_of(cell), time.time(), StatusView())))
+    figures.page_bytes = len(json.dumps(describe(role_of(cell), time.time(), StatusView())))
     figures.page_s = time.perf_counter() - began_s
     for task in tasks:
         task.cancel()
@@ -259,7 +259,7 @@ async def _stalls(stalls: list[float]) -> None:
         stalls.append(time.perf_counter() - began_s - 0.005)
 
 
-def seat_of(cell: Cell) -> AdminRole:
+def role_of(cell: Cell) -> AdminRole:
     """The role of an admin server that leads this cell."""
     role = AdminRole(CellId.parse("/sax/test"), StoreHealth(time.time))
     role.take(cell, 1, "10.0.0.1:1")

@@ -107,7 +107,7 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
 
 
 def run() -> Table:
-    loaded = load(speculation="off")  # the bare step does not guess either
+    loaded = load(speculation="off")  # the bare step does not draft either
     runner = loaded.runner
     assert isinstance(runner, ModelRunner)
     speed = read_gb_per_s(os.cpu_count() or 1)

@@ -48,8 +48,8 @@ def run() -> Table:
     table = Table(
         "Every sampling field on every row against plain greedy decoding",
         f"SmolLM2-135M-Instruct, bf16 weights, {PROMPT_TOKENS}-token prompts, {TOKENS} tokens; "
-        f"median of {ROUNDS} rounds, in turns on one engine, without guesses: greedy answers to "
-        "random prompts repeat themselves, and would get ahead. Bar at batch 32: 0.90.",
+        f"median of {ROUNDS} rounds, in turns on one engine, without draft tokens: greedy answers "
+        "to random prompts repeat themselves, and would get ahead. Bar at batch 32: 0.90.",
         ("fields", "batch", "plain tokens/s", "with fields, tokens/s", "ratio (median of pairs)"),
     )
     for batch in BATCHES:

@@ -1,4 +1,4 @@
-"""Tokens per second with guesses and without, on answers that repeat and on free ones."""
+"""Tokens per second with draft tokens and without, on answers that repeat and on free ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Decoding:
 
     def accepted(self) -> tuple[int, int]:
         stats = self.engine.stats()
-        return stats.guesses_accepted, stats.guesses
+        return stats.draft_tokens_accepted, stats.draft_tokens
 
     def _keep(self, updates: list[SequenceUpdate]) -> None:
         if len(self._begun) < self._batch:
@@ -87,10 +87,10 @@ class Decoding:
 
 def run() -> Table:
     table = Table(
-        "Guesses of tokens",
+        "Draft tokens",
         f"SmolLM2-135M-Instruct (bf16 weights), {SLOTS} slots, answers of {ANSWER} tokens; "
         f"median of {ROUNDS} rounds, in turns. Off: `SPECULATION` off. On: the default, null. "
-        "Tokens per second once all prompts are computed. Accepted: of the guesses that were "
+        "Tokens per second once all prompts are computed. Accepted: of the draft tokens that were "
         "tried.",
         ("answer", "batch", "off tokens/s", "on tokens/s", "on / off", "accepted"),
     )
@@ -116,7 +116,7 @@ def _measure(
             for _ in range(ROUNDS + 1)
         ][1:]
         right, tried = (now - then for now, then in zip(on.accepted(), before, strict=True))
-        plain, guessed = (statistics.median(each) for each in zip(*rounds, strict=True))
+        plain, drafted = (statistics.median(each) for each in zip(*rounds, strict=True))
         ratio = statistics.median(second / first for first, second in rounds)
         share = f"{right / tried:.0%} of {tried}" if tried else "none tried"
-        table.add(name, batch, f"{plain:.0f}", f"{guessed:.0f}", f"{ratio:.2f}", share)
+        table.add(name, batch, f"{plain:.0f}", f"{drafted:.0f}", f"{ratio:.2f}", share)

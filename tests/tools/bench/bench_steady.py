@@ -92,8 +92,8 @@ def measure(loaded: Loaded, times: StepTimes | None) -> tuple[str, ...]:
 
 def run() -> Table:
     config = ModelServerConfig(max_context=CONTEXT, jax_cache_dir=COMPILED)
-    # Greedy answers to random prompts repeat themselves: guesses would come in by fives, and the
-    # time between two tokens would be none.
+    # Greedy answers to random prompts repeat themselves: draft tokens would come in by fives, and
+    # the time between two tokens would be none.
     loaded = load_demo(config, SPECULATION="off")
     table = Table(
         "Running streams while long prompts arrive",

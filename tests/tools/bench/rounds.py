@@ -28,7 +28,8 @@ class Rounds:
     """One engine; each round submits a batch and measures from the first full step on."""
 
     def __init__(self, loaded: Loaded) -> None:
-        # As a server has it: with the times of steps, by which it weighs forced tokens and guesses.
+        # As a server has it: with the times of steps, by which it weighs forced tokens and draft
+        # tokens.
         self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
         self._times: list[float] = []  # of each delivery, and its tokens
         self._tokens: list[int] = []

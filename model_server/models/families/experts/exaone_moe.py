@@ -1,7 +1,7 @@
 """K-EXAONE: EXAONE 4's attention between norms as in Llama, and DeepSeek-V3's experts.
 
 Source: LG AI Research 2025, "K-EXAONE"; names and config keys are those of Hugging Face's
-`ExaoneMoeForCausalLM`. Layers that see everything do not rotate. Modules that guess ahead are
+`ExaoneMoeForCausalLM`. Layers that see everything do not rotate. Modules that draft tokens are
 skipped.
 """
 

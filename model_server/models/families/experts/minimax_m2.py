@@ -43,7 +43,7 @@ KEYS = KnownKeys(
     ),
     {
         **DECODER_OFF,
-        # Sizes of parts that the model has not, and of the modules that guess ahead.
+        # Sizes of parts that the model has not, and of the modules that draft tokens.
         **ignored("mlp_intermediate_size", "mtp_transformer_layers", "shared_moe_mode", "use_mtp"),
         "attn_type_list": all_in(1),
         "layernorm_full_attention_beta": one_of(1.0),

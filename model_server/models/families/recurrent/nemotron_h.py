@@ -57,7 +57,7 @@ KEYS = KnownKeys(
         **ignored("chunk_size", "mamba_ssm_cache_dtype", "num_logits_to_keep", "use_mamba_kernels"),
         **ignored("expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_rank"),
         **ignored("time_step_floor", "time_step_max", "time_step_min", "moe_shared_expert_overlap"),
-        # Layers that guess further tokens; the rope and norm of other decoders; the head is its own
+        # Layers that draft further tokens; the rope and norm of other decoders; the head is its own
         # whatever the config says, and so are the biases of Mamba layers, by use_bias.
         **ignored("mtp_hybrid_override_pattern", "mtp_layers_block_type", "mamba_proj_bias"),
         **ignored("norm_eps", "partial_rotary_factor", *_SKIPPED),

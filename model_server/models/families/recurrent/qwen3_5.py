@@ -33,7 +33,7 @@ from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
-# The layers that guess further tokens, and notes.
+# The layers that draft further tokens, and notes.
 OTHER_PARTS = {
     **TOKENS,
     **ignored("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),

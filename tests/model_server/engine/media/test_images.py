@@ -253,9 +253,12 @@ def test_answers_are_those_of_the_whole_model(
     assert [driven.tokens(id) for id, _ in ids] == [answer(each) for _, each in ids]
 
 
-@pytest.mark.parametrize("more", [{}, {"steps_per_launch": 4}, {"guesses": 2, "max_decodes": 6}])
+DRAFTING = {"draft_tokens": 2, "max_decodes": 6}
+
+
+@pytest.mark.parametrize("more", [{}, {"steps_per_launch": 4}, DRAFTING])
 def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
-    """Also in series of steps, and where it guesses tokens that it has seen before."""
+    """Also in series of steps, and where it drafts tokens that it has seen before."""
     done = threading.Semaphore(0)
     got: dict[int, list[int]] = {}
 
@@ -267,7 +270,7 @@ def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
                 done.release()
 
     rows: dict[str, Any] = {}
-    if "guesses" in more:
+    if "draft_tokens" in more:
         rows = {"token_budget": 6 + 16, "max_logit_rows": 6}
     engine = Engine(FakeRunner(limits(**more, **rows)), deliver)
     asked = [

@@ -15,8 +15,8 @@ from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
 from tests.model_server.engine import test_grammar_states as guides
-from tests.model_server.engine.beams import test_seating as beams
-from tests.model_server.engine.guessing.test_guessing import Oracle
+from tests.model_server.engine.beams import test_beam_slots as beams
+from tests.model_server.engine.drafting.test_drafting import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import (
     PROMPT,
     alike_asks,
@@ -61,7 +61,7 @@ def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) ->
 
 
 @examples(st.data(), few=30, many=100)
-def test_guesses_change_no_answer(data: st.DataObject) -> None:
+def test_draft_tokens_change_no_answer(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
         drawn,
@@ -70,7 +70,7 @@ def test_guesses_change_no_answer(data: st.DataObject) -> None:
         slots=6,
         max_logit_rows=8,
         token_budget=16,
-        guesses=6,
+        draft_tokens=6,
     )
     asks = data.draw(alike_asks(limits))
     trace = run(limits, asks, Oracle(asks, limits, data.draw(st.integers(0, 1000))))

@@ -16,7 +16,7 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_grammar_states as guides
-from tests.model_server.engine.beams.test_seating import beams_for
+from tests.model_server.engine.beams.test_beam_slots import beams_for
 from tests.model_server.engine.paging.test_prefix_cache import (
     alike_asks,
     in_turn,
@@ -112,9 +112,9 @@ def test_a_search_is_refused_in_words() -> None:
         new_sequence(1, beams_for((1, 2)), recurrent(limits_of(4, 100)))
 
 
-def test_blocks_must_fit_a_page_and_nothing_may_be_guessed() -> None:
+def test_blocks_must_fit_a_page_and_nothing_may_be_drafted() -> None:
     limits = recurrent(limits_of(4, 100))
     check_limits(limits)
-    for wrong in (replace(limits, page_size=6, prefill_block=4), replace(limits, guesses=3)):
+    for wrong in (replace(limits, page_size=6, prefill_block=4), replace(limits, draft_tokens=3)):
         with pytest.raises(ValueError, match="layers with a state"):
             check_limits(wrong)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.guessing.test_guessing import looping
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
@@ -26,8 +28,6 @@ from tests.model_server.engine.fake_runner import (
     next_token,
     truly_likeliest,
 )
-from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
-from tests.model_server.engine.guessing.test_guessing import looping
 from tests.model_server.engine.parts.test_forced import LIMITS, Forcing, served
 from tests.model_server.examples import examples
 

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Propose
 from model_server.engine.timing.step_times import StepTimes
@@ -18,7 +18,7 @@ from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
 from tests.demo_model import COMPILE_CACHE, demo_model
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 
 # Compiling both models for the first time takes two or three minutes.
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -66,14 +66,14 @@ def asked(loaded: Loaded, prompt: str, sampling: Sampling) -> EngineRequest:
     return EngineRequest(prompt=tokens, sampling=sampling, max_tokens=COUNT, stop_ids=frozenset())
 
 
-def guessed(loaded: Loaded, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
-    """The tokens of each request, where a step of any size takes a minute: guesses always pay."""
+def drafted(loaded: Loaded, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
+    """The tokens of each request, where any step takes a minute: draft tokens always pay."""
     runner, times = loaded.runner, loaded.step_times
     assert runner.ops[Propose]
     assert times is not None
     drafts = Drafts(runner, runner.limits.page_size)
     dear = StepTimes(times.buckets, tuple(60.0 for _ in times.buckets), times.block)
-    made = answers(runner, requests, Guessing(MOST, runner.limits.decodes, dear, drafts))
+    made = answers(runner, requests, Drafting(MOST, runner.limits.decodes, dear, drafts))
     return [tokens_of(each) for each in made], drafts
 
 
@@ -81,7 +81,7 @@ def guessed(loaded: Loaded, requests: list[EngineRequest]) -> tuple[list[list[in
 def test_a_draft_model_of_4_bits_is_nearly_always_right(loaded: Loaded, prompt: str) -> None:
     request = asked(loaded, prompt, GREEDY)
     (plain,) = answers(loaded.runner, [request])
-    (made,), drafts = guessed(loaded, [request])
+    (made,), drafts = drafted(loaded, [request])
     assert made == tokens_of(plain)
     assert drafts.accepted >= 0.9 * drafts.proposed > 6
 
@@ -89,7 +89,7 @@ def test_a_draft_model_of_4_bits_is_nearly_always_right(loaded: Loaded, prompt: 
 def test_samples_are_the_same(loaded: Loaded) -> None:
     request = asked(loaded, PROMPTS[0], WARM)
     (plain,) = answers(loaded.runner, [request])
-    (made,), drafts = guessed(loaded, [request])
+    (made,), drafts = drafted(loaded, [request])
     assert made == tokens_of(plain)
     assert drafts.proposed > 0
 
@@ -97,6 +97,6 @@ def test_samples_are_the_same(loaded: Loaded) -> None:
 def test_answers_together_are_the_same_although_some_are_preempted(loaded: Loaded) -> None:
     requests = [asked(loaded, prompt, GREEDY) for prompt in PROMPTS]
     plain = [tokens_of(each) for each in answers(loaded.runner, requests)]
-    made, drafts = guessed(loaded, requests)
+    made, drafts = drafted(loaded, requests)
     assert made == plain
     assert drafts.accepted > 0

@@ -37,8 +37,8 @@ DECODES = Mix(decodes=(5, 0, 33, 64), chunks=(), blocks=0, block=8, table=4)
 CHUNKS = Mix(decodes=(0,), chunks=((0, 20), (7, 9), (30, 8)), blocks=7, block=8, table=4)
 BOTH = Mix(decodes=(5, 0, 33), chunks=((3, 20), (30, 8)), blocks=5, block=8, table=4)
 LONG = Mix(decodes=(300, 1, 0, 290), chunks=((255, 33), (0, 8)), blocks=6, block=8, table=20)
-# Five rows of one sequence, as guesses are, across the end of a page.
-GUESSES = Mix(
+# Five rows of one sequence, as draft tokens are, across the end of a page.
+DRAFT_TOKENS = Mix(
     decodes=(30, 31, 32, 33, 34, 7, 0),
     owners=(0, 0, 0, 0, 0, 1, 2),
     chunks=(),
@@ -105,7 +105,7 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
             pytest.param(*more, marks=pytest.mark.nightly)
             for more in (
                 (dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL),
-                (GROUPED, GUESSES, STRICT),
+                (GROUPED, DRAFT_TOKENS, STRICT),
                 (GROUPED, IMAGES, STRICT),
                 (dataclasses.replace(SHARED, dtype="int8", window=30), IMAGES, STRICT),
                 (GROUPED, dataclasses.replace(LONG, run=3), STRICT),
@@ -129,7 +129,7 @@ def compare_dtypes(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
 @pytest.mark.parametrize(
     "of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL, dataclasses.replace(GROUPED, sinks=True)]
 )
-@pytest.mark.parametrize("mix", [DECODES, CHUNKS, BOTH, LONG, GUESSES])
+@pytest.mark.parametrize("mix", [DECODES, CHUNKS, BOTH, LONG, DRAFT_TOKENS])
 def test_any_step_equals_the_reference(of: Heads, mix: Mix) -> None:
     compare_dtypes(of, mix)
 
@@ -193,7 +193,7 @@ def test_heads_and_rows_may_be_divided_over_a_mesh() -> None:
 @st.composite
 def small_mixes(draw: st.DrawFn) -> Mix:
     decodes, owners = draw(st.lists(st.integers(0, 40), min_size=3, max_size=3)), (0, 1, 2)
-    if draw(st.booleans()):  # one sequence's next token and two guesses
+    if draw(st.booleans()):  # one sequence's next token and two draft tokens
         decodes, owners = [decodes[0], decodes[0] + 1, decodes[0] + 2], (0, 0, 0)
     chunks, left = [], 5
     while left and draw(st.booleans()):

@@ -67,12 +67,12 @@ def test_every_token_goes_through_every_stage_once_and_back(pipeline: Pipeline) 
     assert tokens_of(play(pipeline.hosts, [FIRST, *decodes])) == wanted
 
 
-def test_guesses_go_through_the_stages_beside_the_row_that_they_follow(two: Pipeline) -> None:
+def test_draft_tokens_go_through_the_stages_beside_the_row_that_they_follow(two: Pipeline) -> None:
     """A right one, and then, from the token that the host knows, the next position again."""
-    guessed = Step(2, (Row(1, 0, 2, (), True), Row(1, 0, 3, (), True, given=13)))
+    drafted = Step(2, (Row(1, 0, 2, (), True), Row(1, 0, 3, (), True, given=13)))
     wrong = Step(3, (Row(1, 0, 4, (), True, given=17), Row(1, 0, 5, (), True, given=1)))
     after = Step(4, (Row(1, 0, 5, (), True, given=22),))
-    got = tokens_of(play(two.hosts, [FIRST, guessed, wrong, after]))
+    got = tokens_of(play(two.hosts, [FIRST, drafted, wrong, after]))
     assert got == [[10], [13, 17], [22, 1 + 1 + 5], [22 + 1 + 5]]
 
 

@@ -1,4 +1,4 @@
-"""A pipeline whose first stage has a draft model: its guesses leave the tokens alone."""
+"""A pipeline whose first stage has a draft model: its draft tokens leave the tokens alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec.structs import replace as with_changes
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import DONE, Beginning, Propose
 from model_server.engine.timing.step_times import StepTimes
@@ -27,7 +27,7 @@ from model_server.models.recipe import DraftRecipe, Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
 from model_server.multihost.link import LinkClosed
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 from tests.model_server.multihost.fake_stage import fake_stages
 from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import LM, SEED, TINY, Hosts
@@ -36,7 +36,7 @@ MOST = 4
 CONFIG = ModelServerConfig(slots=8, page_size=8, max_context=64, kv_cache_bytes=2**20)
 LAYOUT = layout_of().placed()
 BUCKETS = (Bucket(8, 0), Bucket(8, 8))
-# A step of any size takes as long, so every guess that may be right is tried.
+# A step of any size takes as long, so every draft token that may be right is tried.
 TIMES = StepTimes.measured(BUCKETS, [1.0] * len(BUCKETS), 32)
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 ONE = Propose((Beginning(slot=0, start=0, token=0, count=1),))
@@ -46,7 +46,7 @@ WARM = Sampling(temperature=0.8, top_k=5, top_p=1.0, seed=3)
 def drafted_recipe(stages: int) -> Recipe:
     """A model that is its own draft: both draw their weights from one seed."""
     alone: Any = make_recipe(LM, None, TINY)
-    speculation = replace(alone.speculation, guesses=MOST, asked=True)
+    speculation = replace(alone.speculation, draft_tokens=MOST, asked=True)
     draft = DraftRecipe(replace(alone, speculation=speculation), None)
     speculation = replace(speculation, draft="itself")
     return replace(alone, stages=stages, speculation=speculation, draft=draft)
@@ -93,9 +93,9 @@ def asked(first: int, count: int, sampling: Sampling = GREEDY) -> EngineRequest:
     )
 
 
-def guessed(staged: Staged, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
+def drafted(staged: Staged, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
     drafts = Drafts(staged, CONFIG.page_size)
-    made = answers(staged, requests, Guessing(MOST, staged.limits.decodes, TIMES, drafts))
+    made = answers(staged, requests, Drafting(MOST, staged.limits.decodes, TIMES, drafts))
     return [tokens_of(each) for each in made], drafts
 
 
@@ -107,7 +107,7 @@ def test_a_model_as_its_own_draft_is_always_right_and_nothing_is_compiled(staged
     """So it saw every token, also those that the last stage chose."""
     assert list(staged.ops[Propose]) == [8]
     watch = CompileWatch()
-    made, drafts = guessed(staged, [asked(0, 40)])
+    made, drafts = drafted(staged, [asked(0, 40)])
     watch.stop()
     assert watch.while_serving == 0
     assert drafts.proposed == drafts.accepted > 8
@@ -118,7 +118,7 @@ def test_answers_of_many_are_the_same(staged: Staged) -> None:
     """Greedy ones and samples, of prompts that share pages."""
     requests = [asked(each, 24, with_changes(WARM, seed=each)) for each in range(3)]
     requests += [with_changes(asked(0, 20), prompt=(*range(20), each)) for each in range(3)]
-    made, drafts = guessed(staged, requests)
+    made, drafts = drafted(staged, requests)
     assert made == plain(staged, requests)
     assert drafts.accepted > 0
 
@@ -142,7 +142,7 @@ def test_the_draft_model_is_planned_beside_the_first_stage_alone() -> None:
     assert here.least == there.least + here.total - there.total
 
 
-def test_a_host_of_another_stage_guesses_nothing() -> None:
+def test_a_host_of_another_stage_drafts_nothing() -> None:
     """Though it is asked, and warmed, as often as those of the first stage."""
     programs, link = fake_stages(2)[1], ring(2)[1]
     any_link, any_runner = cast(Any, link), cast(Any, programs)
@@ -166,14 +166,14 @@ def idle() -> Iterator[PipelineRunner]:
     made.close()
 
 
-def test_guesses_of_a_pipeline_that_stopped_end_with_its_failure(idle: PipelineRunner) -> None:
+def test_draft_tokens_of_a_pipeline_that_stopped_end_with_its_failure(idle: PipelineRunner) -> None:
     idle._fail(failure := OSError("a device is lost"))
     with pytest.raises(OSError, match="a device is lost") as caught:
         idle.do(ONE).result()
     assert caught.value is failure
 
 
-def test_guesses_of_a_closed_pipeline_end(idle: PipelineRunner) -> None:
+def test_draft_tokens_of_a_closed_pipeline_end(idle: PipelineRunner) -> None:
     idle.close()
     with pytest.raises(LinkClosed):
         idle.do(ONE).result()

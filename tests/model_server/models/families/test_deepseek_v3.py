@@ -37,7 +37,7 @@ def problems(recipe: Recipe) -> list[str]:
         return list(mismatches(recipe.blueprint().declarations, needed, shown=1))
 
 
-def test_the_layers_that_guess_further_tokens_are_passed_over() -> None:
+def test_the_layers_that_draft_further_tokens_are_passed_over() -> None:
     assert recipe_of().unused == ("model.layers.3.",)
     assert problems(recipe_of()) == []
 

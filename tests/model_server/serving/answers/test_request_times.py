@@ -40,7 +40,7 @@ def test_a_request_is_divided_into_queue_prefill_and_decode() -> None:
 def test_tokens_of_one_step_have_no_time_between_them() -> None:
     tally = RequestTally()
     times = RequestTimes(tally, ARRIVED_S)
-    for read_s in (104.0, 104.5, 104.5, 104.5):  # three tokens that were guessed or forced
+    for read_s in (104.0, 104.5, 104.5, 104.5):  # three tokens that were drafted or forced
         times.token(token(read_s), now_s=read_s)
     assert told(tally.interval) == (3, 0.5)
 

@@ -16,7 +16,7 @@ from tests.tools.bench.streams import Burst, counted_burst
 
 @dataclass(frozen=True)
 class Sax:
-    """`speculation` is the override of that name, without quotes; None guesses where it pays."""
+    """`speculation` is the override of that name, without quotes; None drafts where it pays."""
 
     name: str = "sax"
     speculation: str | None = "off"

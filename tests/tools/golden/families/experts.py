@@ -10,7 +10,7 @@ from tests.tools.golden.families.case import Case
 
 
 def next_token_layer(config: Mapping[str, Any]) -> Shapes:
-    """The layer after the last, which the published files hold to guess one token further."""
+    """The layer after the last, which the published files hold to draft one token further."""
     c, prefix = config, f"model.layers.{config['num_hidden_layers']}"
     width, heads = c["hidden_size"], c["num_attention_heads"]
     nope, rope, value = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]

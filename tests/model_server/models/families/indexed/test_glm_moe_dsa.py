@@ -32,7 +32,7 @@ def test_a_config_says_in_three_ways_which_layers_share() -> None:
         ({"index_topk_freq": 3, "index_skip_topk_offset": 3}, (None, None, None, 2, 2, None)),
         ({"index_topk_pattern": "FSSFFS"}, (None, 0, 0, None, None, 4)),
         ({"index_topk_pattern": ["full"] * 5 + ["shared"]}, (*(None,) * 5, 4)),
-        # A layer that guesses a token further may be listed, too.
+        # A layer that drafts a token further may be listed, too.
         ({"indexer_types": ["full"] * 7, "index_topk_freq": 2}, (None,) * 6),
     ]
     found = [make_recipe("auto", WITHOUT | LAYERS | changes, {}) for changes, _ in cases]

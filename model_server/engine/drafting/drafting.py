@@ -1,44 +1,44 @@
-"""Speculative decoding: which guesses of which sequences the next step tries. Pure.
+"""Speculative decoding: which draft tokens of which sequences the next step tries. Pure.
 
-A guess is a decode row of its own, behind the row of the token before it. Steps write all keys and
-values before any row reads them, so it computes what it would have computed later, if the guess is
-right; the row before it tells. Since a token is a function of logits, seed and position, answers
-are the same with guesses and without.
+A draft token is a decode row of its own, behind the row of the token before it. Steps write all
+keys and values before any row reads them, so it computes what it would have computed later, if the
+draft token is right; the row before it tells. Since a token is a function of logits, seed and
+position, answers are the same with draft tokens and without.
 
-The next guesses depend on the last token, so a step that tries any is launched after the one before
-was read. While guesses do not pay for that, steps are launched ahead as always, and predictions are
-only counted. A step without a spare row of a compiled size costs nothing here.
+The next draft tokens depend on the last token, so a step that tries any is launched after the one
+before was read. While draft tokens do not pay for that, steps are launched ahead as always, and
+predictions are only counted. A step without a spare row of a compiled size costs nothing here.
 
-Guesses come from the text so far (`lookup`) and, if there is one, from a draft model (`drafts`),
-for each sequence from what is more likely to be right.
+Draft tokens come from the text so far (`lookup`) and, if there is one, from a draft model
+(`drafts`), for each sequence from what is more likely to be right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from model_server.engine.guessing.allotment import Allotment, Chances, allot, allot_drafted
-from model_server.engine.guessing.costs import StepCosts
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.lookup import Lookup
-from model_server.engine.guessing.odds import Odds
+from model_server.engine.drafting.allotment import Allotment, Chances, allot, allot_drafted
+from model_server.engine.drafting.costs import StepCosts
+from model_server.engine.drafting.drafts import Drafts
+from model_server.engine.drafting.lookup import Lookup
+from model_server.engine.drafting.odds import Odds
 from model_server.engine.part import EnginePart
 from model_server.engine.sequence import Committing, Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Row, RowResult, Step
 
-_LEAST = 0.05  # chance of a guess that is looked at
+_LEAST = 0.05  # chance of a draft token that is looked at
 _READ = 512  # tokens of prompts that one step takes in, so that it stays short
 
-Guesses = Mapping[int, tuple[int, ...]]  # by sequence id
+DraftTokens = Mapping[int, tuple[int, ...]]  # by sequence id
 
 
-class Guessing(EnginePart[int]):
-    """Guesses of one engine's sequences, and what they have cost and gained.
+class Drafting(EnginePart[int]):
+    """Draft tokens of one engine's sequences, and what they have cost and gained.
 
     Of a sequence it keeps how many are in flight. Tokens of one under a grammar, with edits or in a
-    beam search depend on more than those before, so they are not guessed.
+    beam search depend on more than those before, so they are not drafted.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Guessing(EnginePart[int]):
         times: StepTimes | None = None,
         drafts: Drafts | None = None,
     ) -> None:
-        """most: guesses per sequence and step. rows: decode rows of a step, at most.
+        """most: draft tokens per sequence and step. rows: decode rows of a step, at most.
 
         drafts: None: there is no draft model.
         """
         super().__init__()
-        self.proposed = 0  # guesses tried
+        self.proposed = 0  # draft tokens tried
         self.accepted = 0  # that were right
         self._most = most
         self._rows = rows
@@ -61,7 +61,7 @@ class Guessing(EnginePart[int]):
         self._drafts = drafts
         self._odds = Odds()
         self._lookups: dict[int, Lookup] = {}
-        self._next: Guesses = {}  # of the step that is being made
+        self._next: DraftTokens = {}  # of the step that is being made
         # Those of the last two steps that were launched once the one before was read.
         self._late = (0, 0)
 
@@ -91,7 +91,7 @@ class Guessing(EnginePart[int]):
     def commit(
         self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
     ) -> bool:
-        """Take a guess's row out of flight; drop its result if the guess was wrong.
+        """Take a draft token's row out of flight; drop its result if the draft token was wrong.
 
         A right one counts as if it had been launched once its token was known.
         """
@@ -116,7 +116,7 @@ class Guessing(EnginePart[int]):
     # Of steps
 
     def plan(self) -> bool:
-        """Choose the guesses to try, unless prompts wait; return False to wait for the last token.
+        """Choose the draft tokens to try, unless prompts wait; False: wait for the last token.
 
         Waits for those of the draft model.
         """
@@ -134,9 +134,9 @@ class Guessing(EnginePart[int]):
         step.only_decodes = bool(self._next)
 
     def decoded(self, sequence: Sequence, step: StepBuilder) -> None:
-        """Add a row for each guess, and pages for those of the draft model in the next step."""
-        if guesses := self._next.get(sequence.id):
-            self._try(sequence, guesses, step)
+        """Add a row for each draft token, and pages for the draft model's next ones."""
+        if draft_tokens := self._next.get(sequence.id):
+            self._try(sequence, draft_tokens, step)
         if self.reach:
             self._reach_ahead(sequence, step)
 
@@ -155,9 +155,9 @@ class Guessing(EnginePart[int]):
         if len(step.rows) <= self._rows:
             self._costs.note(len(step.rows), seconds, late=step.number in self._late)
 
-    def _try(self, sequence: Sequence, guesses: tuple[int, ...], step: StepBuilder) -> None:
+    def _try(self, sequence: Sequence, draft_tokens: tuple[int, ...], step: StepBuilder) -> None:
         held = self.live.held
-        for start, token in enumerate(guesses, sequence.launched):
+        for start, token in enumerate(draft_tokens, sequence.launched):
             if start == len(sequence.pages) * self.limits.page_size:
                 if held.pool.free <= len(held.running):
                     return  # others took pages since
@@ -176,7 +176,7 @@ class Guessing(EnginePart[int]):
             step.grant(sequence, more)
 
     def pays_to_wait(self) -> bool:
-        """Return True if the next step should wait for the token in flight, to try guesses."""
+        """Return True if the next step should wait for the token in flight, to try draft tokens."""
         if not self._spare():
             return False
         looked = {id: row[1:] for id, row in self._chances(self._room_ahead).items()}
@@ -186,8 +186,8 @@ class Guessing(EnginePart[int]):
             self._drafts.rest()
         return pays
 
-    def choose(self) -> Guesses:
-        """Return the guesses to try in the next step. No step may be in flight."""
+    def choose(self) -> DraftTokens:
+        """Return the draft tokens to try in the next step. No step may be in flight."""
         if not self._spare():
             return {}
         looked = self._chances(self.room)
@@ -196,18 +196,18 @@ class Guessing(EnginePart[int]):
         if self._drafts is not None:
             self._drafts.begin()
         made = {
-            id: self._lookups[id].guesses(count)
+            id: self._lookups[id].draft_tokens(count)
             for id, count in counts.items()
             if id not in by_draft
         }
         if self._drafts is not None and by_draft:
             running = self.live.running
             asked = [(each, counts[each.id]) for each in running if each.id in by_draft]
-            made |= self._drafts.guesses(asked)
+            made |= self._drafts.draft_tokens(asked)
         return made
 
     def _settled(self, id: int, right: bool) -> None:
-        """Count a sequence's next guess that was tried."""
+        """Count a sequence's next draft token that was tried."""
         self.proposed += 1
         self.accepted += right
         if self._drafts is not None:
@@ -222,7 +222,7 @@ class Guessing(EnginePart[int]):
 
     def _drafted(self, room: Callable[[Sequence], int], *, paged: bool = False) -> Chances:
         """Return the draft model's chances; paged: as far as pages that are there allow."""
-        drafts, running = self._drafts, self.guessable
+        drafts, running = self._drafts, self.draftable
         if drafts is None:
             return {}
         if not paged:
@@ -233,14 +233,14 @@ class Guessing(EnginePart[int]):
         return 0 < len(self.live.running) < self._rows
 
     @property
-    def guessable(self) -> list[Sequence]:
+    def draftable(self) -> list[Sequence]:
         return [each for each in self.live.running if each.id in self.of]
 
     def _room_ahead(self, sequence: Sequence) -> int:
         return self._most + 1
 
     def room(self, sequence: Sequence) -> int:
-        """Return how many guesses may be tried behind the next row, in the pages that it has.
+        """Return how many draft tokens may be tried behind the next row, in the pages that it has.
 
         It takes a new page early if there is one for everybody.
         """
@@ -252,7 +252,7 @@ class Guessing(EnginePart[int]):
     def _chances(self, room: Callable[[Sequence], int]) -> dict[int, list[float]]:
         left = _READ
         made: dict[int, list[float]] = {}
-        for sequence in self.guessable:
+        for sequence in self.draftable:
             lookup = self._lookups.get(sequence.id)
             if lookup is None:
                 lookup = Lookup(sequence.tokens, sequence.prompt, Odds(self._odds))

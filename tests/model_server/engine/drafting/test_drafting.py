@@ -1,4 +1,4 @@
-"""Answers with guesses are those without, and guesses that come true save steps."""
+"""Answers with draft tokens are those without, and draft tokens that come true save steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.guessing.guessing import Guesses, Guessing
+from model_server.engine.drafting.drafting import Drafting, DraftTokens
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.conftest import Start
@@ -31,8 +31,8 @@ from tests.model_server.examples import examples
 PENALISED = Sampling(0.0, 0, 1.0, seed=0, presence_penalty=0.5)
 
 
-class Oracle(Guessing):
-    """Knows every answer, guesses it with some tokens wrong, and waits when it likes."""
+class Oracle(Drafting):
+    """Knows every answer, drafts it with some tokens wrong, and waits when it likes."""
 
     def __init__(self, asks: list[Ask], limits: Any, seed: int, *, wrong: float = 0.3) -> None:
         super().__init__(6, limits.slots)
@@ -49,21 +49,21 @@ class Oracle(Guessing):
     def pays_to_wait(self) -> bool:
         return self._random.random() < 0.6
 
-    def choose(self) -> Guesses:
+    def choose(self) -> DraftTokens:
         left = self._rows_at_most - len(self.live.running)
         made: dict[int, tuple[int, ...]] = {}
-        for sequence in self.guessable:
+        for sequence in self.draftable:
             most = min(left, self.room(sequence), 6)
             if most < 1:
                 continue
             count = self._random.randint(0, most)
             made[sequence.id] = tuple(
-                self._guess(sequence, len(sequence.tokens) + place) for place in range(count)
+                self._draft(sequence, len(sequence.tokens) + place) for place in range(count)
             )
             left -= count
         return made
 
-    def _guess(self, sequence: Any, index: int) -> int:
+    def _draft(self, sequence: Any, index: int) -> int:
         whole = self._whole[sequence.id]
         if index >= len(whole) or self._random.random() < self._wrong:
             return self._random.randrange(VOCAB)
@@ -71,8 +71,10 @@ class Oracle(Guessing):
 
 
 @examples(st.data(), few=40, many=200)
-def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.DataObject) -> None:
-    """Guesses right and wrong, preemption, cancels, stop ids and ends in the middle of a run."""
+def test_every_sequence_gets_the_answer_it_would_get_without_draft_tokens(
+    data: st.DataObject,
+) -> None:
+    """Draft tokens right and wrong, preemption, cancels, stop ids, ends in the middle of a run."""
     limits = data.draw(some_limits())
     if data.draw(st.booleans()):
         limits = replace(limits, slots=8, max_logit_rows=12, token_budget=16)
@@ -91,7 +93,9 @@ def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.Da
 
 
 @examples(st.data(), few=40, many=200)
-def test_answers_with_guesses_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
+def test_answers_with_draft_tokens_survive_a_pool_that_is_always_too_small(
+    data: st.DataObject,
+) -> None:
     limits = data.draw(tight_limits())
     asks = data.draw(tight_asks(context_of(limits)))
     trace = run(limits, asks, Oracle(asks, limits, data.draw(st.integers(0, 1000))))
@@ -99,8 +103,8 @@ def test_answers_with_guesses_survive_a_pool_that_is_always_too_small(data: st.D
 
 
 @examples(st.data(), few=30, many=100)
-def test_answers_with_guesses_are_the_same_behind_a_window(data: st.DataObject) -> None:
-    """A page that a guess alone would have left behind must not be freed."""
+def test_answers_with_draft_tokens_are_the_same_behind_a_window(data: st.DataObject) -> None:
+    """A page that a draft token alone would have left behind must not be freed."""
     limits = replace(data.draw(some_limits()), window=data.draw(st.integers(1, 6)), slots=6)
     limits = replace(limits, short_context=None, max_logit_rows=8, token_budget=16)
     asks = data.draw(some_asks(limits))
@@ -109,7 +113,7 @@ def test_answers_with_guesses_are_the_same_behind_a_window(data: st.DataObject) 
     assert_answers(trace, asks)
 
 
-def test_right_guesses_save_steps_and_cost_no_token() -> None:
+def test_right_draft_tokens_save_steps_and_cost_no_token() -> None:
     limits = limits_of(slots=8)
     asks = [Ask(ask_for((5, 8), 30))]
     oracle = Oracle(asks, limits, 0, wrong=0.0)
@@ -121,7 +125,7 @@ def test_right_guesses_save_steps_and_cost_no_token() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PENALISED])
-def test_tokens_that_depend_on_those_before_are_not_guessed(sampling: Sampling) -> None:
+def test_tokens_that_depend_on_those_before_are_not_drafted(sampling: Sampling) -> None:
     limits = limits_of(slots=8)
     asks = [Ask(ask_for((5, 8), 10, sampling=sampling))]
     oracle = Oracle(asks, limits, 0)
@@ -129,30 +133,30 @@ def test_tokens_that_depend_on_those_before_are_not_guessed(sampling: Sampling) 
     assert bool(oracle.proposed) == (sampling is GREEDY)
 
 
-def test_a_full_batch_runs_as_without_guesses() -> None:
+def test_a_full_batch_runs_as_without_draft_tokens() -> None:
     """No spare row: the same steps, none of them launched late."""
     limits = limits_of(slots=4)
     asks = [Ask(ask_for((7, 7, 7, 7, 7, 7), 12)) for _ in range(4)]
-    plain, guessed = run(limits, asks), run(limits, asks, Guessing(8, 4))
-    assert guessed.steps == plain.steps
+    plain, drafted = run(limits, asks), run(limits, asks, Drafting(8, 4))
+    assert drafted.steps == plain.steps
 
 
-def test_repeated_tokens_are_guessed_where_steps_of_more_rows_cost_little() -> None:
+def test_repeated_tokens_are_drafted_where_steps_of_more_rows_cost_little() -> None:
     """The prompt repeats the answer that it will get; the step of 8 rows takes 1.3 as long."""
     limits, prompt = looping()
     asks = [Ask(ask_for(prompt, 60))]
-    guessing = Guessing(6, 8, times_of({2: 1.0, 8: 1.3}))
-    trace = run(limits, asks, guessing)
+    drafting = Drafting(6, 8, times_of({2: 1.0, 8: 1.3}))
+    trace = run(limits, asks, drafting)
     assert_answers(trace, asks)
-    assert guessing.accepted > 30
+    assert drafting.accepted > 30
     assert len(trace.steps) < 40
 
 
-def test_no_step_grows_to_a_size_that_costs_more_than_guesses_give() -> None:
+def test_no_step_grows_to_a_size_that_costs_more_than_draft_tokens_give() -> None:
     """A step of 2 rows has a row to spare for the last one running; one of 8 takes 9 times."""
     limits, prompt = looping()
     asks = [Ask(ask_for(prompt, 60)) for _ in range(2)]
-    trace = run(limits, asks, Guessing(6, 8, times_of({2: 1.0, 8: 9.0})))
+    trace = run(limits, asks, Drafting(6, 8, times_of({2: 1.0, 8: 9.0})))
     assert_answers(trace, asks)
     decodes = [step for step in trace.steps if step.rows[-1].is_decode]
     assert max(len(step.rows) for step in decodes) == 2
@@ -171,20 +175,20 @@ def looping() -> tuple[EngineLimits, tuple[int, ...]]:
     return limits, (5, *alone(ask_for((5,), 110), limits)[0])
 
 
-def test_an_engine_guesses_and_counts(start: Start) -> None:
+def test_an_engine_drafts_and_counts(start: Start) -> None:
     limits, prompt = looping()
     request = ask_for(prompt, 60)
-    engine, inbox = start(FakeRunner(replace(limits, guesses=6)))
+    engine, inbox = start(FakeRunner(replace(limits, draft_tokens=6)))
     sequence = engine.submit(request)
     assert inbox.end(sequence) == "length"
     assert inbox.tokens(sequence) == alone(request, limits)[0]
     stats = engine.stats()
-    assert stats.guesses >= stats.guesses_accepted > 30
+    assert stats.draft_tokens >= stats.draft_tokens_accepted > 30
     assert stats.tokens == 60
 
 
-def test_an_engine_without_guesses_counts_none(start: Start) -> None:
+def test_an_engine_without_draft_tokens_counts_none(start: Start) -> None:
     limits, prompt = looping()
     engine, inbox = start(FakeRunner(limits))
     assert inbox.end(engine.submit(ask_for(prompt, 60))) == "length"
-    assert engine.stats().guesses == 0
+    assert engine.stats().draft_tokens == 0

@@ -1,11 +1,12 @@
-"""Decides how many guesses each sequence tries in a step. Pure.
+"""Decides how many draft tokens each sequence tries in a step. Pure.
 
-A step of a compiled size has rows for so many guesses beside one row per sequence. They go where
-one more guess adds most. Sizes are compared by the sum of the logarithms of all sequences' speeds:
-a stream that guesses nothing is not slowed down by half so that another becomes twice as fast.
+A step of a compiled size has rows for so many draft tokens beside one row per sequence. They go
+where one more draft token adds most. Sizes are compared by the sum of the logarithms of all
+sequences' speeds: a stream without draft tokens is not slowed down by half so that another becomes
+twice as fast.
 
-A lookup's guesses cost nothing but their rows. Those of a draft model take time before the step,
-the longer the more of them follow each other, so that each depth is compared, too.
+A lookup's draft tokens cost nothing but their rows. Those of a draft model take time before the
+step, the longer the more of them follow each other, so that each depth is compared, too.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from model_server.engine.guessing.costs import StepCosts
+from model_server.engine.drafting.costs import StepCosts
 
 _WORTH = 0.03  # the least gain per sequence for which the pipeline of steps is given up
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32)
 
 Chances = Mapping[int, Sequence[float]]
-Gains = list[tuple[float, int]]  # what a guess adds, and the sequence's id; the best one first
+Gains = list[tuple[float, int]]  # what a draft token adds, and its sequence's id; best first
 
 
 class Allotment(NamedTuple):
-    """Guesses for each sequence id, and the ids whose guesses the draft model makes."""
+    """Draft tokens for each sequence id, and the ids whose draft tokens the draft model makes."""
 
     counts: Mapping[int, int]
     drafted: frozenset[int] = frozenset()
@@ -34,11 +35,11 @@ class Allotment(NamedTuple):
 def allot(
     chances: Chances, decodes: int, most: int, costs: StepCosts, *, ahead: bool
 ) -> Mapping[int, int]:
-    """Return the number of guesses for each sequence id; empty: none pays.
+    """Return the number of draft tokens for each sequence id; empty: none pays.
 
-    chances: for each id and its first, second, ... guess the chance that it is accepted. decodes:
-    rows of the step without guesses. most: rows of any step. ahead: the step could be launched at
-    once without guesses; with them it has to wait until the one before was read.
+    chances: for each id and its first, second, ... draft token the chance that it is accepted.
+    decodes: rows of the step without draft tokens. most: rows of any step. ahead: the step could be
+    launched at once without draft tokens; with them it has to wait until the one before was read.
     """
     gains = _gains(chances)
     count, _ = _best(gains, decodes, most, costs, ahead=ahead)
@@ -55,10 +56,10 @@ def allot_drafted(
     *,
     ahead: bool,
 ) -> Allotment:
-    """Return the guesses as `allot` does, each sequence's by what has the better chances.
+    """Return the draft tokens as `allot` does, each sequence's by what has the better chances.
 
-    looked, drafted: chances of guesses by lookup and of the draft model. draft_s: what one guess
-    of the draft model for every sequence takes.
+    looked, drafted: chances of draft tokens by lookup and of the draft model. draft_s: what one
+    draft token of the draft model for every sequence takes.
     """
     best, best_worth = Allotment({}), 0.0
     deepest = max(map(len, drafted.values()), default=0)
@@ -85,7 +86,7 @@ def _best(
 ) -> tuple[int, float]:
     """Return how many of the gains to take, and what that is worth; 0: none pays.
 
-    before_s: what the guesses take before the step.
+    before_s: what the draft tokens take before the step.
     """
     plain_s = costs.of(decodes, late=not ahead)
     best, best_worth = 0, _WORTH * decodes if ahead else 0.0
@@ -102,7 +103,7 @@ def _best(
 
 
 def _gains(chances: Chances) -> Gains:
-    """Return each guess's gain in the logarithm of its sequence's speed; the first gain most."""
+    """Return each draft token's gain in the logarithm of its sequence's speed, best first."""
     made: Gains = []
     for id, row in chances.items():
         speed = 1.0  # tokens per step

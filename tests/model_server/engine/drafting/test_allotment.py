@@ -1,4 +1,4 @@
-"""Guesses go where they add most, and only as far as the larger step is worth it to all."""
+"""Draft tokens go where they add most, and only as far as the larger step is worth it to all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.guessing.allotment import allot
-from model_server.engine.guessing.costs import StepCosts
+from model_server.engine.drafting.allotment import allot
+from model_server.engine.drafting.costs import StepCosts
 from model_server.engine.timing.step_times import StepTimes
 
 SURE = [0.95**place for place in range(1, 9)]
@@ -28,7 +28,7 @@ def test_a_sure_sequence_fills_a_cheap_step() -> None:
     assert allot({1: SURE}, 1, 16, CHEAP, ahead=True) == {1: 8}
 
 
-def test_nobody_guesses_where_the_larger_step_costs_what_it_gives() -> None:
+def test_nothing_is_drafted_where_the_larger_step_costs_what_it_gives() -> None:
     assert allot({1: SURE, 2: POOR}, 2, 16, DEAR, ahead=True) == {}
 
 
@@ -43,7 +43,7 @@ def test_the_surer_sequence_gets_the_rows() -> None:
     assert sum(made.values()) <= 6
 
 
-def test_one_sure_stream_does_not_slow_down_many_that_guess_nothing() -> None:
+def test_one_sure_stream_does_not_slow_down_many_without_draft_tokens() -> None:
     """Its speed could be five times as high, but seven others would lose a third of theirs."""
     slower = costs_of({2: 1.0, 8: 1.0, 16: 1.5})
     assert allot({1: SURE}, 8, 16, slower, ahead=True) == {}

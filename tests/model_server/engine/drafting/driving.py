@@ -1,10 +1,10 @@
-"""Drives a real runner as the engine does, with guesses or without."""
+"""Drives a real runner as the engine does, with draft tokens or without."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Runner
@@ -13,10 +13,10 @@ from model_server.engine.types import RowResult
 
 
 def answers(
-    runner: Runner, requests: Seq[EngineRequest], guessing: Guessing | None = None
+    runner: Runner, requests: Seq[EngineRequest], drafting: Drafting | None = None
 ) -> list[list[RowResult]]:
     """The results of each request, token by token; all are there from the start."""
-    scheduler = Scheduler(runner.limits, parts=[guessing] if guessing else [])
+    scheduler = Scheduler(runner.limits, parts=[drafting] if drafting else [])
     made: dict[int, list[RowResult]] = {}
     for id, request in enumerate(requests, 1):
         made[id] = []

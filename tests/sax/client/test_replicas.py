@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sax.client.follower import Follower
+from sax.client.replicas import Follower
 from sax.errors import AdminUnavailable, Internal, ModelNotFound
 from sax.proto import admin_pb2
 from tests.sax.client.test_watch import Script, answer

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from model_server.multihost.coordinator_guard import hold_line
+from model_server.multihost.jax_group import hold_line
 from tests.end_to_end.cell import free_ports
 
 

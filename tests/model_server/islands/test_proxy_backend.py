@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from model_server.islands.timer_slack import LATE_NS, late_timers
+from model_server.islands.proxy_backend import LATE_NS, late_timers
 
 _GET = 30  # PR_GET_TIMERSLACK
 

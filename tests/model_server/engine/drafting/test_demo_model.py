@@ -1,4 +1,4 @@
-"""The demo model gives the same answers with guesses and without."""
+"""The demo model gives the same answers with draft tokens and without."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import closing
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
 from tests.demo_model import COMPILE_CACHE, demo_model
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 
 # Compiling the model in float32 for the first time takes a minute or two.
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -60,22 +60,22 @@ def asked(loaded: Loaded, prompt: str, sampling: Sampling) -> EngineRequest:
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
 def test_answers_one_by_one_are_the_same(loaded: Loaded, sampling: Sampling) -> None:
-    guessing = Guessing(8, loaded.runner.limits.decodes)
+    drafting = Drafting(8, loaded.runner.limits.decodes)
     for prompt in PROMPTS:
         request = asked(loaded, prompt, sampling)
         (plain,) = answers(loaded.runner, [request])
-        (guessed,) = answers(loaded.runner, [request], guessing)
-        assert tokens_of(guessed) == tokens_of(plain)
-        assert [each.logprob for each in guessed] == pytest.approx(
+        (drafted,) = answers(loaded.runner, [request], drafting)
+        assert tokens_of(drafted) == tokens_of(plain)
+        assert [each.logprob for each in drafted] == pytest.approx(
             [each.logprob for each in plain], abs=1e-3
         )
-    assert guessing.proposed > guessing.accepted > 0
+    assert drafting.proposed > drafting.accepted > 0
 
 
 def test_answers_together_are_the_same_although_some_are_preempted(loaded: Loaded) -> None:
     requests = [asked(loaded, prompt, GREEDY) for prompt in PROMPTS[:3]]
-    guessing = Guessing(8, loaded.runner.limits.decodes)
+    drafting = Drafting(8, loaded.runner.limits.decodes)
     plain = [tokens_of(each) for each in answers(loaded.runner, requests)]
-    guessed = [tokens_of(each) for each in answers(loaded.runner, requests, guessing)]
-    assert guessed == plain
-    assert guessing.accepted > 0
+    drafted = [tokens_of(each) for each in answers(loaded.runner, requests, drafting)]
+    assert drafted == plain
+    assert drafting.accepted > 0

@@ -1,7 +1,7 @@
 """A FakeRunner with a draft model: the same arithmetic over pages of its own, sometimes wrong.
 
-Its memory must hold what the model's own holds wherever a guess begins: a page that was shared,
-copied or granted without its knowledge would show.
+Its memory must hold what the model's own holds wherever a draft token begins: a page that was
+shared, copied or granted without its knowledge would show.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.model_server.engine.fake_runner import VOCAB, FakeRunner, next_token
 
 
 class FakeDraftedRunner(FakeRunner):
-    """Guesses what a greedy sequence gets, but for a share of wrong tokens."""
+    """Drafts what a greedy sequence gets, but for a share of wrong tokens."""
 
     def __init__(
-        self, limits: EngineLimits, *, wrong: float = 0.0, seed: int = 0, guess_s: float = 0.01
+        self, limits: EngineLimits, *, wrong: float = 0.0, seed: int = 0, token_s: float = 0.01
     ) -> None:
         super().__init__(limits)
-        self.asked = 0  # guesses made
-        self._guess_s = guess_s
+        self.asked = 0  # draft tokens made
+        self._token_s = token_s
         self._wrong = wrong
         self._random = random.Random(seed)
         self._drafted = self._pages.memory.copy()
@@ -36,20 +36,22 @@ class FakeDraftedRunner(FakeRunner):
     @property
     def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
         rows = closed_set(self.limits.decodes, ())
-        return {**super().ops, Propose: {each.decodes: self._guess_s for each in rows}}
+        return {**super().ops, Propose: {each.decodes: self._token_s for each in rows}}
 
     def do(self, op: Op) -> Pending[Any]:
-        """Guesses are made when they are read: on the first of several hosts alone."""
+        """Draft tokens are made when they are read: on the first of several hosts alone."""
         return Later(partial(self.propose, op)) if isinstance(op, Propose) else super().do(op)
 
     def propose(self, op: Propose) -> Proposals:
-        assert not self.in_flight, "a guess depends on the step in flight"
+        assert not self.in_flight, "a draft token depends on the step in flight"
         depth = max(each.count for each in op.beginnings)
-        return Proposals([self._guesses(each) for each in op.beginnings], depth * self._guess_s)
+        return Proposals(
+            [self._draft_tokens(each) for each in op.beginnings], depth * self._token_s
+        )
 
-    def _guesses(self, beginning: Beginning) -> tuple[int, ...]:
+    def _draft_tokens(self, beginning: Beginning) -> tuple[int, ...]:
         slot, start, token, count = beginning
-        assert count > 0, "no guess was wanted"
+        assert count > 0, "no draft token was wanted"
         seen: list[int] = self._drafted[self._pages.tables[slot]].reshape(-1)[:start].tolist()
         assert seen == self._pages.read(slot, start), "it missed a step"
         made: list[int] = []

@@ -8,10 +8,10 @@ once, at the cost of one look into the table.
 
 from __future__ import annotations
 
-from model_server.engine.guessing.odds import Odds
+from model_server.engine.drafting.odds import Odds
 
 REACH = 8192  # tokens before the first lookup that it reads, at most
-_BITS = 20  # of a token in a key; larger vocabularies may collide, which costs a wrong guess
+_BITS = 20  # of a token in a key; larger vocabularies may collide, which costs a wrong draft token
 _KEY = (1 << 3 * _BITS) - 1
 
 
@@ -56,20 +56,20 @@ class Lookup:
         self._after[self._key] = index + 1
 
     def chances(self, most: int) -> list[float]:
-        """Return for each of the next guesses the chance that it and those before it are right."""
+        """Return for each next draft token the chance that it and those before it are right."""
         if self._next < 0 or self.behind:
             return []
         return self._odds.of_runs(self._run, self._reach(most) if self._media else most)
 
     def _reach(self, most: int) -> int:
-        """Return how many of the next tokens may be guessed: none from an image on."""
+        """Return how many of the next tokens may be drafted: none from an image on."""
         first, known = self._next, len(self._tokens)
         for place in range(min(most, known - first)):
             if self._tokens[first + place] < 0:
                 return place
         return most
 
-    def guesses(self, count: int) -> tuple[int, ...]:
+    def draft_tokens(self, count: int) -> tuple[int, ...]:
         """Return so many of the next tokens; beyond the last known one they repeat."""
         first, known = self._next, len(self._tokens)
         return tuple(self._tokens[first + place % (known - first)] for place in range(count))

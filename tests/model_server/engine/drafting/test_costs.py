@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.guessing.costs import StepCosts
+from model_server.engine.drafting.costs import StepCosts
 from model_server.engine.timing.step_times import StepTimes
 
 SECONDS = {2: 0.010, 8: 0.012, 16: 0.016}

@@ -1,4 +1,4 @@
-"""A draft model's guesses: the chance that they are right, and what they cost. Pure.
+"""A draft model's tokens: the chance that they are right, and what they cost. Pure.
 
 Unlike a lookup, it is only known to be right or wrong once it was asked, and asking takes time. So
 its odds fade back to what is assumed of any draft model while it is not asked, and it is tried
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from model_server.engine.guessing.odds import Odds
+from model_server.engine.drafting.odds import Odds
 from model_server.engine.running.ops import Beginning, Proposals, Propose, Runner
 from model_server.engine.sequence import Sequence as Running
 
@@ -23,22 +23,22 @@ class Drafts:
 
     def __init__(self, runner: Runner, page_size: int) -> None:
         """runner: one that proposes."""
-        self.proposed = 0  # guesses tried
+        self.proposed = 0  # draft tokens tried
         self.accepted = 0  # that were right
         self._runner = runner
-        self._load_s = runner.ops[Propose]  # seconds of one guess, by rows
+        self._load_s = runner.ops[Propose]  # seconds of one draft token, by rows
         self._page_size = page_size
         self._odds = Odds(first=_FIRST)
         self._own: dict[int, Odds] = {}  # by sequence
-        self._asked: frozenset[int] = frozenset()  # sequences with guesses in the step in flight
-        self._runs: dict[int, int] = {}  # its right guesses so far, until one is wrong
+        self._asked: frozenset[int] = frozenset()  # sequences with draft tokens in flight
+        self._runs: dict[int, int] = {}  # its right draft tokens so far, until one is wrong
         self._ratio = 1.0  # of seconds to those at load
         self._spent_s = 0.0
 
     def chances(
         self, running: Sequence[Running], room: Callable[[Running], int]
     ) -> dict[int, list[float]]:
-        """Return for each sequence's 1, 2, ... guesses the chance that all of them are right."""
+        """Return for each sequence's 1, 2, ... draft tokens the chance that all are right."""
         return {
             each.id: self._odds_of(each.id).of_runs(0, count)
             for each in running
@@ -46,15 +46,15 @@ class Drafts:
         }
 
     def reach(self, sequence: Running) -> int:
-        """Return how many guesses the pages that the sequence has allow."""
+        """Return how many draft tokens the pages that the sequence has allow."""
         return max(0, len(sequence.pages) * self._page_size - sequence.launched)
 
     def seconds(self, rows: int) -> float:
-        """Return what one guess for each of so many sequences takes."""
+        """Return what one draft token for each of so many sequences takes."""
         return self._ratio * self._load_s[min(size for size in self._load_s if size >= rows)]
 
-    def guesses(self, wanted: Sequence[tuple[Running, int]]) -> dict[int, tuple[int, ...]]:
-        """Ask for so many guesses of each sequence. No step may be in flight."""
+    def draft_tokens(self, wanted: Sequence[tuple[Running, int]]) -> dict[int, tuple[int, ...]]:
+        """Ask for so many draft tokens of each sequence. No step may be in flight."""
         beginnings = tuple(
             Beginning(each.slot, each.launched, each.tokens[-1], count) for each, count in wanted
         )
@@ -73,7 +73,7 @@ class Drafts:
         self._asked = frozenset()
 
     def note(self, id: int, right: bool) -> None:
-        """Take in the outcome of the next guess that was tried, if this draft model made it.
+        """Take in the outcome of the next draft token that was tried, if this draft model made it.
 
         Those after a wrong one say nothing about its odds.
         """
@@ -91,13 +91,13 @@ class Drafts:
             del self._runs[id]
 
     def rest(self) -> None:
-        """Note that nobody was asked before a step that could have tried guesses."""
+        """Note that nobody was asked before a step that could have tried draft tokens."""
         self._odds.fade(_FADE)
         for odds in self._own.values():
             odds.fade(_FADE)
 
     def take_spent(self) -> float:
-        """Return the seconds spent on guesses since the last call."""
+        """Return the seconds spent on draft tokens since the last call."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
 

@@ -1,4 +1,4 @@
-"""A real model gives the same tokens with guesses, and samples from the same distribution."""
+"""A real model gives the same tokens with draft tokens, and samples from the same distribution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.guessing.guessing import Guesses, Guessing
+from model_server.engine.drafting.drafting import Drafting, DraftTokens
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.sequence import Sequence
@@ -22,7 +22,7 @@ from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.drafting.driving import answers, tokens_of
 from tests.model_server.engine.running.test_runner import TINY
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
@@ -66,20 +66,20 @@ class Tiny:
         return self._known[tokens]
 
 
-class Eager(Guessing):
-    """Always waits to guess one token more of each sequence."""
+class Eager(Drafting):
+    """Always waits to draft one token more of each sequence."""
 
-    def __init__(self, guess: Callable[[Sequence], int]) -> None:
+    def __init__(self, draft_token: Callable[[Sequence], int]) -> None:
         super().__init__(1, SLOTS)
-        self._guess = guess
+        self._draft = draft_token
 
     def pays_to_wait(self) -> bool:
         return True
 
-    def choose(self) -> Guesses:
+    def choose(self) -> DraftTokens:
         running = self.live.running
         most = SLOTS - len(running)
-        return {each.id: (self._guess(each),) for each in running[:most] if self.room(each)}
+        return {each.id: (self._draft(each),) for each in running[:most] if self.room(each)}
 
 
 @pytest.fixture(scope="module")
@@ -102,20 +102,20 @@ def asked(count: int, max_tokens: int) -> list[EngineRequest]:
     ]
 
 
-def test_a_seed_gives_the_same_tokens_and_scores_with_guesses(tiny: Tiny) -> None:
+def test_a_seed_gives_the_same_tokens_and_scores_with_draft_tokens(tiny: Tiny) -> None:
     plain = answers(tiny.runner, asked(4, 20))
     known = [tokens_of(each) for each in plain]
 
-    def guess(sequence: Sequence) -> int:
+    def draft_token(sequence: Sequence) -> int:
         """Every third one is wrong."""
         place = len(sequence.tokens) - len(PROMPT)
         return known[sequence.id - 1][place] ^ (place % 3 == 0)
 
-    guessing = Eager(guess)
-    guessed = answers(tiny.runner, asked(4, 20), guessing)
-    assert guessing.accepted > 10
-    assert guessing.proposed - guessing.accepted > 10
-    for one, other in zip(plain, guessed, strict=True):
+    drafting = Eager(draft_token)
+    drafted = answers(tiny.runner, asked(4, 20), drafting)
+    assert drafting.accepted > 10
+    assert drafting.proposed - drafting.accepted > 10
+    for one, other in zip(plain, drafted, strict=True):
         assert tokens_of(one) == tokens_of(other)
         for result, twin in zip(one, other, strict=True):
             assert result.logprob == pytest.approx(twin.logprob, abs=1e-4)
@@ -123,17 +123,17 @@ def test_a_seed_gives_the_same_tokens_and_scores_with_guesses(tiny: Tiny) -> Non
 
 
 @pytest.mark.nightly
-def test_guesses_leave_the_distribution_as_it_is(tiny: Tiny) -> None:
-    """Chi-square of the first three tokens together: 64 outcomes, many of them after guesses."""
-    guessing = Eager(lambda sequence: int(tiny.chances(tuple(sequence.tokens)).argmax()))
+def test_draft_tokens_leave_the_distribution_as_it_is(tiny: Tiny) -> None:
+    """Chi-square of the first three tokens together: 64 outcomes, many after draft tokens."""
+    drafting = Eager(lambda sequence: int(tiny.chances(tuple(sequence.tokens)).argmax()))
     requests = asked(SAMPLES, 3)
     groups = [requests[first : first + SLOTS // 2] for first in range(0, SAMPLES, SLOTS // 2)]
     made = Counter(
         tuple(tokens_of(results))
-        for group in groups  # nothing is guessed while requests wait for a slot
-        for results in answers(tiny.runner, group, guessing)
+        for group in groups  # nothing is drafted while requests wait for a slot
+        for results in answers(tiny.runner, group, drafting)
     )
-    assert guessing.accepted > SAMPLES / 10
+    assert drafting.accepted > SAMPLES / 10
     expected: dict[tuple[int, ...], float] = {}
     for places in itertools.product(range(TOP_K), repeat=3):
         tokens, chance = PROMPT, 1.0

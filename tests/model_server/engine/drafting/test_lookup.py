@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.engine.guessing.lookup import REACH, Lookup
-from model_server.engine.guessing.odds import Odds
+from model_server.engine.drafting.lookup import REACH, Lookup
+from model_server.engine.drafting.odds import Odds
 
 
 def lookup_of(tokens: list[int], prompt: int | None = None) -> Lookup:
@@ -16,14 +16,14 @@ def lookup_of(tokens: list[int], prompt: int | None = None) -> Lookup:
     return made
 
 
-def test_it_guesses_what_followed_the_last_three_tokens() -> None:
+def test_it_drafts_what_followed_the_last_three_tokens() -> None:
     lookup = lookup_of([1, 2, 3, 4, 5, 6, 9, 1, 2, 3])
     assert len(lookup.chances(4)) == 4
-    assert lookup.guesses(3) == (4, 5, 6)
+    assert lookup.draft_tokens(3) == (4, 5, 6)
 
 
 def test_the_last_occurrence_counts() -> None:
-    assert lookup_of([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3]).guesses(1) == (5,)
+    assert lookup_of([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3]).draft_tokens(1) == (5,)
 
 
 def test_a_run_is_followed_although_its_tokens_occurred_elsewhere_since() -> None:
@@ -33,21 +33,21 @@ def test_a_run_is_followed_although_its_tokens_occurred_elsewhere_since() -> Non
     assert lookup.behind == 2
     assert lookup.chances(1) == [], "it has not seen all tokens yet"
     assert lookup.read(10) == 2
-    assert lookup.guesses(2) == (6, 7)
+    assert lookup.draft_tokens(2) == (6, 7)
 
 
-def test_a_loop_is_guessed_beyond_the_tokens_there_are() -> None:
-    assert lookup_of([5, 5, 5, 5]).guesses(4) == (5, 5, 5, 5)
-    assert lookup_of([1, 2, 1, 2, 1, 2]).guesses(5) == (1, 2, 1, 2, 1)
+def test_a_loop_is_drafted_beyond_the_tokens_there_are() -> None:
+    assert lookup_of([5, 5, 5, 5]).draft_tokens(4) == (5, 5, 5, 5)
+    assert lookup_of([1, 2, 1, 2, 1, 2]).draft_tokens(5) == (1, 2, 1, 2, 1)
 
 
-def test_the_tokens_of_an_image_are_not_guessed() -> None:
+def test_the_tokens_of_an_image_are_not_drafted() -> None:
     lookup = lookup_of([1, 2, 3, 4, -7, -8, 5, 1, 2, 3])
     assert len(lookup.chances(3)) == 1
     assert lookup_of([1, 2, 3, -7, 4, 1, 2, 3]).chances(3) == []
 
 
-def test_nothing_is_guessed_without_a_repetition() -> None:
+def test_nothing_is_drafted_without_a_repetition() -> None:
     assert lookup_of([1, 2, 3, 4, 5, 6]).chances(3) == []
 
 
@@ -69,7 +69,7 @@ def test_right_predictions_of_the_answer_raise_the_odds_and_those_of_the_prompt_
 
 
 @given(st.lists(st.integers(0, 3), min_size=4, max_size=60), st.integers(1, 9))
-def test_what_it_guesses_has_followed_its_last_tokens(tokens: list[int], count: int) -> None:
+def test_what_it_drafts_has_followed_its_last_tokens(tokens: list[int], count: int) -> None:
     """Taken in piece by piece; the place that is followed ends as the tokens do."""
     lookup = Lookup(tokens, 2, Odds())
     while lookup.behind:
@@ -77,11 +77,11 @@ def test_what_it_guesses_has_followed_its_last_tokens(tokens: list[int], count: 
     if not lookup.chances(count):
         assert all(tokens[at : at + 3] != tokens[-3:] for at in range(len(tokens) - 3))
         return
-    guesses = list(lookup.guesses(count))
-    whole = [*tokens, *guesses]
+    draft_tokens = list(lookup.draft_tokens(count))
+    whole = [*tokens, *draft_tokens]
     places = [
         at
         for at in range(3, len(tokens))
-        if whole[at : at + count] == guesses and tokens[at - 3 : at] == tokens[-3:]
+        if whole[at : at + count] == draft_tokens and tokens[at - 3 : at] == tokens[-3:]
     ]
     assert places

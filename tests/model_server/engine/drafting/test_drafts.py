@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.drafting.allotment import allot_drafted
+from model_server.engine.drafting.costs import StepCosts
+from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.engine import Engine
-from model_server.engine.guessing.allotment import allot_drafted
-from model_server.engine.guessing.costs import StepCosts
-from model_server.engine.guessing.drafts import Drafts
-from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.running.ops import Proposals, Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Start
-from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -39,7 +39,7 @@ def drafted(
     limits: EngineLimits, asks: list[Ask], device: FakeDraftedRunner
 ) -> tuple[Trace, Drafts]:
     drafts = Drafts(device, limits.page_size)
-    trace = run(limits, asks, Guessing(MOST, limits.slots, None, drafts), device)
+    trace = run(limits, asks, Drafting(MOST, limits.slots, None, drafts), device)
     return trace, drafts
 
 
@@ -80,7 +80,7 @@ def test_a_draft_model_that_is_right_saves_steps_across_page_borders() -> None:
 def test_a_draft_model_that_is_wrong_is_asked_seldom_but_again() -> None:
     limits = limits_of(slots=8, pages=300, max_context=600)
     asks = [Ask(ask_for((5, 8), 500))]
-    trace, drafts = drafted(limits, asks, FakeDraftedRunner(limits, wrong=1.0, guess_s=0.2))
+    trace, drafts = drafted(limits, asks, FakeDraftedRunner(limits, wrong=1.0, token_s=0.2))
     assert_answers(trace, asks)
     late = sum(len(step.rows) > 1 for step in trace.steps[250:])
     assert 0 < late < 30, "it is tried once in a while"
@@ -101,7 +101,7 @@ def test_a_full_batch_asks_nobody() -> None:
 def test_a_draft_model_that_is_as_slow_as_the_model_is_not_asked() -> None:
     limits = limits_of(slots=8)
     asks = [Ask(ask_for((5, 8), 30))]
-    device = FakeDraftedRunner(limits, guess_s=2.0)
+    device = FakeDraftedRunner(limits, token_s=2.0)
     trace, _ = drafted(limits, asks, device)
     assert_answers(trace, asks)
     assert device.asked == 0
@@ -118,7 +118,7 @@ SURE = [0.95**place for place in range(1, 9)]
 FAIR = [0.6**place for place in range(1, 9)]
 
 
-def test_guesses_go_as_deep_as_the_draft_models_time_is_worth() -> None:
+def test_draft_tokens_go_as_deep_as_the_draft_models_time_is_worth() -> None:
     depths = []
     for draft_s in (0.01, 0.2, 0.5, 2.0):
         made = allot_drafted({}, {1: SURE}, 1, 16, CHEAP, draft_s, ahead=False)
@@ -128,7 +128,7 @@ def test_guesses_go_as_deep_as_the_draft_models_time_is_worth() -> None:
     assert depths[-1] == 0
 
 
-def test_each_sequence_has_guesses_of_the_better_kind() -> None:
+def test_each_sequence_has_draft_tokens_of_the_better_kind() -> None:
     looked = {1: SURE, 2: [0.1, 0.01]}
     made = allot_drafted(looked, {1: FAIR, 2: FAIR}, 2, 16, CHEAP, 0.05, ahead=False)
     assert made.drafted == {2}
@@ -136,7 +136,7 @@ def test_each_sequence_has_guesses_of_the_better_kind() -> None:
     assert made.counts[2] > 0
 
 
-def test_a_dear_draft_model_leaves_the_lookups_guesses() -> None:
+def test_a_dear_draft_model_leaves_the_lookups_draft_tokens() -> None:
     made = allot_drafted({1: FAIR}, {1: SURE}, 1, 16, CHEAP, 5.0, ahead=False)
     assert made.counts[1] > 0
     assert not made.drafted
@@ -144,7 +144,7 @@ def test_a_dear_draft_model_leaves_the_lookups_guesses() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, 0.5])
 def test_an_engine_asks_the_draft_model_of_its_runner(start: Start, wrong: float) -> None:
-    limits = replace(limits_of(slots=8, pages=40, max_context=100), guesses=MOST)
+    limits = replace(limits_of(slots=8, pages=40, max_context=100), draft_tokens=MOST)
     request = ask_for((5, 8), 60)
     runner = FakeDraftedRunner(limits, wrong=wrong)
     engine, inbox = start(runner)
@@ -152,7 +152,7 @@ def test_an_engine_asks_the_draft_model_of_its_runner(start: Start, wrong: float
     assert inbox.end(sequence) == "length"
     assert inbox.tokens(sequence) == alone(request, limits)[0]
     stats = engine.stats()
-    assert stats.guesses >= stats.guesses_accepted > 20
+    assert stats.draft_tokens >= stats.draft_tokens_accepted > 20
 
 
 class Hanging(FakeDraftedRunner):
@@ -169,7 +169,7 @@ class Hanging(FakeDraftedRunner):
 
 @pytest.mark.extended
 def test_a_draft_model_that_hangs_is_noticed() -> None:
-    limits = replace(limits_of(slots=8, pages=40, max_context=100), guesses=MOST)
+    limits = replace(limits_of(slots=8, pages=40, max_context=100), draft_tokens=MOST)
     runner, seen, noticed = Hanging(limits), [], threading.Event()
 
     def hung(what: StepHung) -> None:
@@ -181,4 +181,4 @@ def test_a_draft_model_that_hangs_is_noticed() -> None:
     assert noticed.wait(60)
     runner.may.set()
     engine.close()
-    assert "the draft model's guesses for step" in seen[0]
+    assert "the draft model's tokens for step" in seen[0]

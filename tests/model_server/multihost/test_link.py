@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
-from model_server.multihost.link import LinkClosed, StageMessage
-from model_server.multihost.zmq_link import ZmqLink
+from model_server.multihost.link import LinkClosed, StageMessage, ZmqLink
 from sax.errors import LoadFailed
 
 LOOPBACK = "127.0.0.1"

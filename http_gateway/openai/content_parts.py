@@ -1,0 +1,60 @@
+"""The parts of a message whose content is a list: texts, and images and sounds of users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from http_gateway.images.image_link import ImageLink, check_detail, read_url
+from http_gateway.images.sound_link import SoundLink, read_sound
+from http_gateway.openai.tools import object_at
+from http_gateway.openai.unsupported import refuse_unsupported
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted
+
+PARTS = ("text", "image_url", "input_audio")  # types of a message's parts; only users send others
+
+
+def read_part(part: object, at: str, role: str) -> str | ImageLink:
+    if not isinstance(part, dict):
+        raise InvalidRequest(f'{at}: send {{"type": "text", "text": ...}}', param=at)
+    fields = dict(cast("Mapping[str, object]", part))
+    kind = fields.pop("type", None)
+    kinds = PARTS if role == "user" else PARTS[:1]
+    if kind not in kinds:
+        raise UnsupportedParameter(
+            f"{at}.type {quoted(kind)} is not supported in a message of the role {role}: send "
+            f"{' or '.join(kinds)} parts only",
+            param=f"{at}.type",
+        )
+    return {"text": _text, "image_url": _image, "input_audio": _sound}[str(kind)](fields, at)
+
+
+def _image(fields: dict[str, object], at: str) -> ImageLink:
+    image = object_at(fields.pop("image_url", None), f"{at}.image_url")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    url, detail = image.pop("url", None), image.pop("detail", None)
+    refuse_unsupported(image, {}, at=f"{at}.image_url.")
+    check_detail(detail, f"{at}.image_url.detail")
+    row = field(RequestRoute.CHAT, "messages.content.image_url")
+    return read_url(url, f"{at}.image_url.url", at, row)
+
+
+def _sound(fields: dict[str, object], at: str) -> SoundLink:
+    sound = object_at(fields.pop("input_audio", None), f"{at}.input_audio")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    data, form = sound.pop("data", None), sound.pop("format", None)
+    refuse_unsupported(sound, {}, at=f"{at}.input_audio.")
+    row = field(RequestRoute.CHAT, "messages.content.input_audio")
+    return read_sound(data, form, f"{at}.input_audio", at, row)
+
+
+def _text(fields: dict[str, object], at: str) -> str:
+    text = fields.pop("text", None)
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
+    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    return text

@@ -1,0 +1,255 @@
+"""Which replica a request goes to.
+
+Follows the ready replicas of every requested model, each in a background task, and picks the one
+that has the request's prefix or else the least loaded one (`sax.client.routing`). The admin is
+never on the request path: while it is down, the last known replicas are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
+from typing import Protocol
+
+from sax.auth.credentials import own_account, told_to_user
+from sax.client.attempts import Attempts, Route
+from sax.client.connection import ModelServerConnection
+from sax.client.holding import DemandSource, Holding
+from sax.client.readiness import not_ready_because
+from sax.client.routing.affinity import Affinity
+from sax.client.routing.choice import RecentReplicas, choose, sides
+from sax.client.watch import Watched, WatchSource, follow
+from sax.errors import Cancelled, DeadlineExceeded, Internal, NotFound, SaxError, fresh
+
+logger = logging.getLogger(__name__)
+
+Explain = Callable[[str], Awaitable[SaxError]]
+
+_GLANCE_S = 0.1  # enough if replicas are known, or the admin answers at once
+_LOOK_S = 1.0  # how often a held request checks whether to keep waiting
+_SWEEP_S = 30.0
+_IDLE_S = 600.0  # a model without requests for this long is no longer followed
+
+
+class AdminSource(WatchSource, DemandSource, Protocol):
+    """Admin calls that following and holding need."""
+
+
+class Follower:
+    """Follows one model until closed, or until the model is gone."""
+
+    def __init__(self, source: WatchSource, model_id: str) -> None:
+        self.watched = Watched()
+        self._doubted: set[str] = set()
+        self._error: SaxError | None = None
+        self._news = asyncio.Event()
+        self._asked_at = asyncio.get_running_loop().time()
+        self._task = asyncio.create_task(
+            self._follow(source, model_id), name=f"follow {model_id}", context=own_account()
+        )
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since `usable` was last called."""
+        return asyncio.get_running_loop().time() - self._asked_at
+
+    @property
+    def ended(self) -> bool:
+        """True once following stopped: the model was unpublished, or the admin never answered."""
+        return self._error is not None
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        return self.watched.ready or self.watched.former - self._doubted
+
+    def doubt(self, address: str) -> None:
+        """Drop a lost replica that only a previous admin reported ready."""
+        if address not in self.watched.ready:
+            self._doubted.add(address)
+
+    async def usable(self, wait_s: float) -> frozenset[str]:
+        """Return the usable addresses, waiting up to wait_s for a first one.
+
+        Raises NotFound if the model is not published, AdminUnavailable if the first call to the
+        admin failed.
+        """
+        loop = asyncio.get_running_loop()
+        self._asked_at = loop.time()
+        while self._error is None and not self.addresses:
+            left_s = self._asked_at + wait_s - loop.time()
+            news = self._news
+            try:
+                await asyncio.wait_for(news.wait(), left_s)
+            except TimeoutError:
+                break
+        if self._error is not None:
+            raise told_to_user(fresh(self._error))
+        return self.addresses
+
+    async def close(self) -> None:
+        """Stop following; waiting callers get no replica."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self, source: WatchSource, model_id: str) -> None:
+        error: SaxError = Cancelled("the client was closed")
+        try:
+            async with aclosing(follow(source, model_id)) as answers:
+                async for self.watched, _ in answers:
+                    self._doubted &= self.watched.former
+                    self._tell()
+        except SaxError as exc:
+            error = exc
+        except Exception:
+            logger.exception("following %s failed", model_id)
+            error = Internal(f"following {model_id} failed; the client's log has the details")
+        finally:
+            self._error = error
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake all waiters; later ones wait for the next change."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class Replicas:
+    """The replicas of a cell's models, and connections to them. Used in one event loop."""
+
+    def __init__(
+        self, source: AdminSource, explain: Explain, most_held: int, preferred: str
+    ) -> None:
+        """`explain` returns the error for a model id that has no usable replica. `preferred` is the
+        host:port of the replica to try first; `most_held`: requests per model that wait for one."""
+        self._source = source
+        self._preferred = preferred
+        self._explain = explain
+        self._holding = Holding(source, uuid.uuid4().hex, most_held)
+        self._followers: dict[str, Follower] = {}
+        self._connections: dict[str, ModelServerConnection] = {}
+        self._recent = RecentReplicas()
+        self._swept_at = float("-inf")
+
+    async def close(self) -> None:
+        """Close all connections; requests in progress fail with Cancelled."""
+        await self._holding.close()
+        followers, self._followers = self._followers, {}
+        connections, self._connections = self._connections, {}
+        for follower in followers.values():
+            await follower.close()
+        for connection in connections.values():
+            await connection.close()
+
+    def doubt(self, model_id: str, address: str) -> None:
+        """Note that a request was lost there."""
+        if (follower := self._followers.get(model_id)) is not None:
+            follower.doubt(address)
+
+    async def best(
+        self, model_id: str, attempts: Attempts, route: Route, affinity: Affinity
+    ) -> ModelServerConnection:
+        """Return the best untried replica. Raises the error that says why there is none."""
+        await self._sweep()
+        while True:
+            try:
+                addresses = await self._addresses(model_id, attempts, route)
+            except SaxError as error:
+                raise attempts.told(error) from error
+            for side in self._sides(model_id, addresses, attempts, affinity):
+                if (address := self._chosen(side, attempts.tried, affinity)) is not None:
+                    return self._connection(address)
+            await attempts.again()
+
+    def _sides(
+        self, model_id: str, addresses: Collection[str], attempts: Attempts, affinity: Affinity
+    ) -> tuple[Collection[str], ...]:
+        """Return the replicas of the version that serves the request, then the others."""
+        follower = self._followers.get(model_id)
+        if follower is None or self._preferred in addresses:
+            return (addresses,)
+        return sides(addresses, follower.watched.canary, affinity.session, attempts.drawn)
+
+    def _chosen(
+        self, addresses: Collection[str], tried: Collection[str], affinity: Affinity
+    ) -> str | None:
+        now = asyncio.get_running_loop().time()
+        loads = {address: self._connection(address).load for address in addresses}
+        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, loads, now))
+        if address is not None:
+            self._recent.remember(affinity, address, now)
+        return address
+
+    async def _addresses(self, model_id: str, attempts: Attempts, route: Route) -> Collection[str]:
+        """Return the candidate addresses, never empty; waits briefly for a first replica."""
+        if route.address:
+            return (route.address,)
+        follower = self._followers.get(model_id)
+        if follower is None or follower.ended:  # the cause may be gone by now
+            follower = self._followers[model_id] = Follower(self._source, model_id)
+        try:
+            usable = await self._usable(model_id, follower, attempts)
+        except SaxError as error:
+            if self._followers.get(model_id) is follower:
+                del self._followers[model_id]  # it has ended; the next request asks again
+            if not isinstance(error, NotFound):
+                raise
+            usable = frozenset[str]()
+        if not usable:
+            raise await self._explain(model_id)
+        return usable
+
+    async def _usable(
+        self, model_id: str, follower: Follower, attempts: Attempts
+    ) -> frozenset[str]:
+        """Return the usable addresses. Holds the request for a first one: briefly, or for as long
+        as the admin says that one is starting. Raises QueueFull, DeadlineExceeded, ModelNotReady.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + attempts.wait_s
+        usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
+        if usable:
+            return usable
+        queue, may_hold = self._holding.queue(model_id), attempts.patience.holds
+        with queue.held():
+            while not usable:
+                coming = may_hold and queue.starting
+                left_s = (attempts.ends_at if coming else give_up_at) - loop.time()
+                if left_s <= 0:
+                    break
+                usable = await follower.usable(min(left_s, _LOOK_S))
+        if not usable and may_hold and queue.starting:
+            raise DeadlineExceeded(
+                f"the deadline passed while the request waited for a replica of {model_id}: "
+                f"{queue.reason}"
+            )
+        if not usable and queue.refusal:
+            # Listing the model now may show the next attempt instead of what went wrong.
+            raise not_ready_because(model_id, queue.refusal)
+        attempts.begin()
+        return usable
+
+    def _connection(self, address: str) -> ModelServerConnection:
+        if address not in self._connections:
+            self._connections[address] = ModelServerConnection(address)
+        return self._connections[address]
+
+    async def _sweep(self) -> None:
+        """Periodically drop idle followers, and connections that no follower needs."""
+        now = asyncio.get_running_loop().time()
+        if now - self._swept_at < _SWEEP_S:
+            return
+        self._swept_at = now
+        idle = [key for key, each in self._followers.items() if each.idle_s > _IDLE_S]
+        for follower in [self._followers.pop(key) for key in idle]:
+            await follower.close()
+        kept = {a for each in self._followers.values() for a in each.addresses}
+        unused = [
+            address
+            for address, each in self._connections.items()
+            if address not in kept and not each.outstanding
+        ]
+        for connection in [self._connections.pop(address) for address in unused]:
+            await connection.close()
