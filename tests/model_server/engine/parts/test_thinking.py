@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
-from tests.model_server.engine.guessing.test_guessing import looping
+from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.drafting.test_drafting import looping
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
@@ -162,9 +162,9 @@ def test_another_replica_counts_what_the_answer_has_already(
     assert inbox.tokens(id) == whole[begun:]
 
 
-def test_guesses_change_nothing_and_come_true_within_the_reasoning() -> None:
+def test_draft_tokens_change_nothing_and_come_true_within_the_reasoning() -> None:
     limits, prompt = looping()
-    limits = replace(limits, guesses=6, max_logit_rows=12, token_budget=24, prefill_block=4)
+    limits = replace(limits, draft_tokens=6, max_logit_rows=12, token_budget=24, prefill_block=4)
     for runner in (FakeRunner, FakeDraftedRunner):
         requests = [
             asked(prompt, most, is_open=is_open, tokens=120)
@@ -174,7 +174,7 @@ def test_guesses_change_nothing_and_come_true_within_the_reasoning() -> None:
         inbox, ids, stats = served(replace(limits, slots=4), requests, runner)
         for id, request in zip(ids, requests, strict=True):
             assert inbox.tokens(id) == alone(request, limits.window)
-        assert stats.guesses_accepted > 10
+        assert stats.draft_tokens_accepted > 10
 
 
 def test_a_sampling_with_penalties_is_its_own_again_behind_the_mark() -> None:
