@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
-from tests.model_server.engine.drafting.test_drafting import looping
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
@@ -20,6 +18,8 @@ from model_server.engine.parts.thinking import (
     Thoughts,
 )
 from model_server.engine.types import Sampling
+from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.drafting.test_drafting import looping
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
