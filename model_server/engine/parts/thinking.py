@@ -141,7 +141,7 @@ class Thinking(EnginePart[Thoughts]):
 
     def row(self, sequence: Sequence) -> Row | None:
         sampling = _sampling(sequence, self.of[sequence.id].next)
-        if sampling != sequence.sampling:
+        if sampling is not sequence.sampling:
             sequence.sampling, sequence.stated = sampling, True
         return None
 

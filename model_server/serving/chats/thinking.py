@@ -11,6 +11,7 @@ from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.text.reasoning_marks import ReasoningMarks, ending_ids, reasoning_marks
 from sax.chat import THINKING_TOKENS, ReasoningParser
+from sax.errors import UnsupportedParameter
 from sax.types import ChatOptions, GenerateRequest, Message
 
 
@@ -27,7 +28,8 @@ def reasoning_of(
     """Return how an answer reasons, and how long at most; None: the model never does, or there is
     no bound and the answer is not divided.
 
-    `max_thinking_tokens` counts more than the effort of a chat.
+    `max_thinking_tokens` counts more than the effort of a chat. Raises UnsupportedParameter for an
+    effort with a beam search.
     """
     most = request.sampling.max_thinking_tokens
     if most is None:
@@ -46,8 +48,18 @@ def reasoning_of(
     )
     if most is None:
         return ReasoningOf(form, None)
+    _check_beams(request)
     ends = ending_ids(marks, loaded.tokenizer, may_call=request.chat.may_call)
     return ReasoningOf(form, ThinkingBudget(most, ends, form))
+
+
+def _check_beams(request: GenerateRequest) -> None:
+    if request.sampling.beam_size:
+        raise UnsupportedParameter(
+            "reasoning_effort would bound the reasoning, which a beam search cannot: leave it out, "
+            "or use_beam_search",
+            param="reasoning_effort",
+        )
 
 
 def _by_effort(chat: ChatOptions, loaded: Loaded) -> int | None:

@@ -7,6 +7,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.divided_answer import division_of
@@ -15,7 +17,7 @@ from model_server.serving.handler import GENERATE_STREAM, Handler
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
 from sax.chat import THINKING_TOKENS, ChatOptions, ReasoningParser, Tool, ToolParser
-from sax.errors import SaxError
+from sax.errors import SaxError, UnsupportedParameter
 from sax.types import AnswerSoFar, GenerateRequest, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.serving.chats.test_rendered_chat import CHAT, LOADED
@@ -78,6 +80,14 @@ def test_an_effort_stands_for_a_number_where_the_template_has_no_word_for_it() -
         made = budget_of(asked(3, **efforts(effort)), THINKS, CLOSED)
         assert made is not None
         assert made.most == 3, effort
+
+
+def test_an_effort_that_would_bound_a_beam_search_is_refused_by_name() -> None:
+    searched = replace(asked(None, **efforts("low")), sampling=SamplingParams(beam_size=2))
+    with pytest.raises(UnsupportedParameter) as refused:
+        budget_of(searched, THINKS, CLOSED)
+    assert refused.value.param == "reasoning_effort"
+    assert budget_of(searched, PLAIN, CLOSED) is None
 
 
 def test_a_prompt_may_end_inside_the_reasoning() -> None:
