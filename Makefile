@@ -241,6 +241,7 @@ docs: install
 	$(BIN)/python -m model_server.models.families_page > docs/reference/models.md
 	$(BIN)/python -m http_gateway.api_page > docs/reference/api.md
 	$(BIN)/python -m tests.docs.parity
+	$(BIN)/python -m tests.docs.walks
 
 # Two golden cases made again by their makers, in an environment of their own (1.5 GB), and compared.
 .PHONY: golden

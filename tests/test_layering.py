@@ -59,8 +59,8 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         "what goes where and when is decided without a device, a socket or a clock",
     ),
     **dict.fromkeys(
-        (f"model_server/pathways/{room}/" for room in ("islands", "link", "proxy", "resources")),
-        (JAX, "the front and the resource manager have no devices and start in a second"),
+        (f"model_server/pathways/{room}/" for room in ("link", "proxy", "resources")),
+        (JAX, "the proxy server and the resource manager have no devices and start in a second"),
     ),
     "model_server/pathways/resources/roster.py": (
         {"asyncio", "grpc", "threading", "time"},
@@ -111,10 +111,8 @@ LADDERS: dict[str, list[str]] = {
         "proxy",
         "http2",
         "resources",
-        "hosting",
-        "islands",
-        "link",
         "worker",
+        "link",
         "scheduling",
         "protocol",
     ],

@@ -43,7 +43,8 @@ from http_gateway.ollama.stopwatch import Stopwatch
 from http_gateway.openapi import JSON, LINES, WITH_MODEL, EventKinds, OllamaError, operation
 from sax.errors import ModelNotReady, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import PLAIN_CHAT, Embedded, GenerateRequest, Message
+from sax.passes import Embedded
+from sax.types import PLAIN_CHAT, GenerateRequest, Message
 
 _told = partial(operation, errors=OllamaError, statuses=WITH_MODEL)
 _CHAT = _told(OllamaChatReply, body=CHAT, lines=EventKinds(OllamaChatReply, OllamaError))

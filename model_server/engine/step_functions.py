@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
+from model_server.engine.column_layout import NEAR_PARTS, ROW_COLUMNS, SAMPLING_COLUMNS
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import PADDING, sample
 from model_server.engine.slot_state import RowEdits, SlotState, edit_logits, note_tokens
-from model_server.engine.step_arrays import NEAR_PARTS, ROW_COLUMNS, SAMPLING_COLUMNS
 from model_server.kernels.media_vectors import MediaVectors, vectors_of
 from model_server.kernels.paged import Kernel, NearTables, PagedBatch
 from model_server.kernels.pages import LayerPages

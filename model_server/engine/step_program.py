@@ -20,20 +20,11 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.column_layout import ROW_COLUMNS, ColumnLayout, row_counts
 from model_server.engine.compiling import options_for
 from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.slot_state import (
-    state_shapes,
-    unpack,
-    write_masks,
-    write_slot,
-)
+from model_server.engine.slot_state import state_shapes, unpack, write_masks, write_slot
 from model_server.engine.slot_write import WriteLayout
-from model_server.engine.step_arrays import (
-    ROW_COLUMNS,
-    ColumnLayout,
-    row_counts,
-)
 from model_server.engine.step_functions import (
     Computed,
     choose,
@@ -48,12 +39,7 @@ from model_server.engine.types import EngineLimits
 from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.cpu.attention import overwrite as native_overwrite
 from model_server.kernels.paged import Kernel, KernelRefusal
-from model_server.kernels.pages import (
-    Overwrite,
-    copy_pages,
-    copy_pages_apart,
-    overwrite,
-)
+from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart, overwrite
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.decoder import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters

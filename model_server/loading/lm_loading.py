@@ -29,7 +29,8 @@ from model_server.engine.running.adapters import AdapterFiles, Adapters
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.encoder import Encoder
 from model_server.engine.running.ops import Runner
-from model_server.engine.running.runner import ModelRunner, RunnerPart
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import RunnerPart
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits
 from model_server.islands.devices import island_devices
@@ -235,13 +236,13 @@ def read_parts(
     weights: Weights,
     adapters: AdapterFiles | None,
     buckets: Sequence[Bucket],
-) -> list[RunnerPart]:
+) -> list[RunnerPart[Any]]:
     """Return the parts that hosts warm in this order; a draft model, if there is one, comes last.
 
     weights: reads those of a deployment. adapters: of a model with room for them. buckets: of the
     steps. Raises CheckpointError.
     """
-    parts: list[RunnerPart] = []
+    parts: list[RunnerPart[Any]] = []
     if adapters is not None:
         parts.append(Adapters(adapters))
     if (encoder := plan.program.encoder) is not None:

@@ -18,15 +18,11 @@ from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.models.speculation import (
-    SPECULATION_DEFAULTS,
-    Speculation,
-    parse_speculation,
-)
+from model_server.models.speculation import SPECULATION_DEFAULTS, Speculation, parse_speculation
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
-from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
+from model_server.models.weights.quantization import Scheme, parse_quantize, quantization_of
 from model_server.models.weights.sharding import (
     ONE_DEVICE,
     HeadSplit,
@@ -221,24 +217,6 @@ class DraftRecipe:
     checkpoint: Checkpoint | None  # open while the model loads; None: random weights
 
 
-def quantization_of(
-    quantize: Scheme | str | None, stored: Callable[[str], Packing | None] | None
-) -> Quantization | None:
-    """Return how QUANTIZE holds weights. Raises InvalidRequest for "stored" without checkpoint.
-
-    stored: how the checkpoint stores a tensor, by name; None: there is none.
-    """
-    if isinstance(quantize, Scheme) or quantize is None:
-        return quantize
-    if stored is None:
-        raise InvalidRequest(
-            'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
-            'checkpoint: publish one, or give a scheme such as "int8"',
-            param="overrides.QUANTIZE",
-        )
-    return AsStored(stored)
-
-
 def _check_inside(stage: Stage, needed: tuple[int | None, ...], part: str) -> None:
     outside = [layer for layer in needed if layer is not None and layer < stage.first]
     if outside:
@@ -346,20 +324,6 @@ class Family:
 
 
 AUTO = "auto"
-
-
-def without_auto(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values with the model's own context in place of MAX_CONTEXT "auto".
-
-    The memory plan shortens it later; a family computes with the longest that there may be.
-    Raises InvalidRequest for another word.
-    """
-    if isinstance(asked := values.get("MAX_CONTEXT"), str) and asked != AUTO:
-        raise InvalidRequest(
-            f'MAX_CONTEXT is {asked!r}; give a number of tokens, "{AUTO}" or null',
-            param="overrides.MAX_CONTEXT",
-        )
-    return {**values, "MAX_CONTEXT": None} if values.get("MAX_CONTEXT") == AUTO else values
 
 
 def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:

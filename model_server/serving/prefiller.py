@@ -16,8 +16,8 @@ from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import RowResult
-from model_server.serving.engine_request import check_device_sampling, check_ids
 from model_server.serving.lm_servable import LmServable
+from model_server.serving.request_checks import check_device_sampling, check_ids
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter

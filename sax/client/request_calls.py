@@ -11,6 +11,7 @@ from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.client.routing.affinity import ANYWHERE, Affinity, prefix_affinity
+from sax.passes import Classified, Embedded, Gradients, PairScores, Ranked, ranked
 from sax.proto import lm_pb2, tokens_pb2
 from sax.speech.transcripts import (
     TranscriptPart,
@@ -21,18 +22,12 @@ from sax.speech.transcripts import (
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
-    Classified,
-    Embedded,
     EmbedInput,
     GenerateRequest,
-    Gradients,
     Message,
-    PairScores,
-    Ranked,
     SaxmlSamples,
     TokenChunk,
     Tokenized,
-    ranked,
 )
 from sax.wire import services
 from sax.wire.embed import (
@@ -47,8 +42,8 @@ from sax.wire.embed import (
     encode_pairs,
 )
 from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
+from sax.wire.prompts import encode_detokenize, encode_tokenize
 from sax.wire.services import Reply, RpcMethod
-from sax.wire.tokens import encode_detokenize, encode_tokenize
 from sax.wire.transcripts import decode_part, encode_transcribe
 
 _TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)

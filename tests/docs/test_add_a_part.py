@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from textwrap import indent
 
+from model_server.engine.hooks import SequenceHooks
 from model_server.engine.parts.thinking import Thinking
 from model_server.engine.registry import PARTS
-from model_server.engine.sequence import SequenceHooks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how_to" / "add_a_part.md").read_text()

@@ -28,7 +28,7 @@ from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, operation
 from sax.fields.field import RequestRoute
-from sax.types import Embedded
+from sax.passes import Embedded
 
 
 class EmbeddingEntry(TypedDict):

@@ -24,7 +24,7 @@ from http_gateway.openapi import WITH_MODEL, OpenAiError, RequestBody, Schema, o
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
-from sax.types import Classified, PairScores, ranked
+from sax.passes import Classified, PairScores, ranked
 
 
 class ScoreEntry(TypedDict):

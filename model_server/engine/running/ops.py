@@ -1,6 +1,6 @@
 """What a runner does: it launches steps, and between them ops, which are one tagged union. No jax.
 
-A part of a runner brings the ops that it does (`runner.RunnerPart`). What wraps a runner passes on
+A part of a runner brings the ops that it does (`RunnerPart`). What wraps a runner passes on
 one method, `do`, and the hosts of a replica send each other ops as they are.
 """
 

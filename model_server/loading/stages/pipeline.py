@@ -21,7 +21,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.running.launched import Launched
+from model_server.engine.running.compiled_steps import Launched
 from model_server.engine.running.ops import DONE, Awaited, Choose, Op, Pending
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_functions import Computed, Outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
-from model_server.serving.engine_request import check_ids
+from model_server.serving.request_checks import check_ids
 from model_server.text.text_length import check_bytes, check_pieces
 from sax.errors import InvalidRequest, PromptTooLong
 from sax.types import EmbedInput

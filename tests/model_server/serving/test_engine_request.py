@@ -8,17 +8,11 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from model_server.engine.engine import EngineRequest
+from model_server.services.lm_service import sample_seeds
 from model_server.serving.chats.rendered_chat import RenderedChat
-from model_server.serving.engine_request import (
-    check_asker,
-    check_device_sampling,
-    check_sampling,
-    make_engine_request,
-    of_caller,
-    prompt_ids,
-    sample_seeds,
-    score_engine_request,
-)
+from model_server.serving.engine_request import make_engine_request, of_caller, prompt_ids
+from model_server.serving.handler import score_engine_request
+from model_server.serving.request_checks import check_asker, check_device_sampling, check_sampling
 from model_server.text.tokenizer import ByteTokenizer
 from sax.auth.acl import ANYONE, Principal
 from sax.errors import InvalidRequest

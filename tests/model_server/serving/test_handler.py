@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from model_server.loading.loaded import Loaded
-from model_server.services.connection import TokenStream
+from model_server.services.token_stream import TokenStream
 from model_server.serving.admission import Admission
 from model_server.serving.handler import GENERATE_STREAM, Handler
 from model_server.serving.lm_servable import LmServable

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
+from model_server.engine.column_layout import NEAR_PARTS, ColumnLayout
 from model_server.engine.paging.near_count import near_count
 from model_server.engine.running.runner import ModelRunner
-from model_server.engine.step_arrays import NEAR_PARTS, ColumnLayout
 from model_server.engine.step_program import COPIES, StepProgram
 from model_server.engine.types import EngineLimits
 from model_server.kernels import xla

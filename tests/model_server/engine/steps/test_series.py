@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest
+from model_server.engine.hooks import SequenceHooks
 from model_server.engine.registry import new_sequence
-from model_server.engine.sequence import Sequence, SequenceHooks
+from model_server.engine.sequence import Sequence
 from model_server.engine.steps.series import StepSeries
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from tests.model_server.engine.conftest import Inbox, Start
@@ -130,7 +131,7 @@ def running(launched: int = 8, end: int = 60, pages: int = 3) -> Sequence:
     return made
 
 
-class _Changing(SequenceHooks):
+class _Changing(SequenceHooks[Sequence]):
     def __init__(self, at: int) -> None:
         self._at = at
 
@@ -138,7 +139,7 @@ class _Changing(SequenceHooks):
         return min(end, self._at)
 
 
-class _Stepwise(SequenceHooks):
+class _Stepwise(SequenceHooks[Sequence]):
     def is_stepwise(self, sequence: Sequence) -> bool:
         return True
 

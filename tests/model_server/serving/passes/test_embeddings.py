@@ -9,8 +9,9 @@ import pytest
 
 from model_server.serving.batch_servable import BatchServable
 from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedParameter
+from sax.passes import Embedded
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
-from sax.types import Embedded, EmbedInput
+from sax.types import EmbedInput
 from sax.wire.embed import (
     decode_classified,
     decode_embedded,
