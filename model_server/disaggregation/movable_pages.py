@@ -32,7 +32,8 @@ from model_server.engine.running.ops import (
     Op,
     Pending,
 )
-from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import Prepare, RunnerPart
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import Overwrite, Pages
 from sax.errors import Unavailable
