@@ -151,6 +151,7 @@ LADDERS: dict[str, list[str]] = {
         "names.py",
         "references.py",
         "types.py",
+        "passes.py",
         "chat.py",
         "speech",
         "fields",

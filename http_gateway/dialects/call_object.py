@@ -37,7 +37,7 @@ def _head(field: str) -> list[str]:
 
 
 _HEAD = re.compile(
-    rf'\{{{_BLANK}"name"{_BLANK}:{_BLANK}"([^"\\]{{1,64}})"{_BLANK},{_BLANK}'
+    rf'\{{{_BLANK}"name"{_BLANK}:{_BLANK}"([^"\\]{{1,128}})"{_BLANK},{_BLANK}'
     rf'"(?:{"|".join(_ARGUMENTS)})"{_BLANK}:{_BLANK}(?=\{{)'
 )
 _BEGUN = [re.compile(_beginnings(_head(field))) for field in _ARGUMENTS]

@@ -19,7 +19,7 @@ from model_server.disaggregation.handed_pages import PageCount, PageNumbers
 from model_server.disaggregation.layer_set import Block, LayerSet, block_sizes, layer_sets
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.paging.near_count import most_near_seen
+from model_server.engine.paging.window_page_count import most_window_pages_seen
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.draft_program import program_name
 from model_server.engine.running.ops import (
@@ -64,7 +64,7 @@ class PageCopies:
         self._everywhere = program.everywhere
         self._sets = [
             _SetCopies(each, program, named, gives=gives, takes=takes)
-            for each in layer_sets(program.pages, program.near)
+            for each in layer_sets(program.pages, program.window_layers)
         ]
         self._put: Any = None
 
@@ -119,7 +119,7 @@ class _SetCopies:
         takes: bool,
     ) -> None:
         limits = program.limits
-        most = most_near_seen(limits) if layers.near else limits.pages_per_sequence
+        most = most_window_pages_seen(limits) if layers.windowed else limits.pages_per_sequence
         self._set = layers
         self._named = named
         self._overwrite = program.overwrite
@@ -130,14 +130,14 @@ class _SetCopies:
         self._writes: dict[int, Any] = {}
 
     def of(self, numbers: PageNumbers) -> Sequence[int]:
-        return numbers.near if self._set.near else numbers.pages
+        return numbers.window_pages if self._set.windowed else numbers.pages
 
     @property
     def count(self) -> int:
         return len(self._sizes) * (self._gives + self._takes)
 
     def compile(self, programs: Programs) -> None:
-        kind = "near pages" if self._set.near else "pages"
+        kind = "near pages" if self._set.windowed else "pages"
         for size in self._sizes:
             if self._gives:
                 self._reads[size] = programs.compiled(
@@ -293,7 +293,7 @@ class MovablePages(RunnerPart):
 
     def _export(self, op: ExportPages) -> Pending[None]:
         """Later steps may overwrite the pages: a copy is offered."""
-        numbers = PageNumbers(op.pages, op.near)
+        numbers = PageNumbers(op.pages, op.window_pages)
         blocks = [
             block for copies, pool in self._pools for block in copies.read(pool.pages, numbers)
         ]
@@ -301,7 +301,7 @@ class MovablePages(RunnerPart):
         return DONE
 
     def _import(self, op: ImportPages) -> Pending[None]:
-        blocks, numbers = self._transfers.take(op.key), PageNumbers(op.pages, op.near)
+        blocks, numbers = self._transfers.take(op.key), PageNumbers(op.pages, op.window_pages)
         size = len(blocks) // len(self._pools)
         for place, (copies, pool) in enumerate(self._pools):
             own = blocks[place * size : (place + 1) * size]
@@ -311,7 +311,7 @@ class MovablePages(RunnerPart):
 
     def _fetch(self, op: FetchPages) -> Pending[None]:
         """Reserve in the order of ops; fetch when the result is asked for."""
-        if not self._transfers.reserve(op.key, PageCount(op.pages, op.near)):
+        if not self._transfers.reserve(op.key, PageCount(op.pages, op.window_pages)):
             raise Unavailable("no memory for the pages")
         return Later(partial(self._transfers.fetch, op.key, op.addresses, op.deadline_s))
 

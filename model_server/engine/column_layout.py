@@ -12,7 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.limits import EngineLimits
+from model_server.engine.types import (
+    Sampling,
+)
 from sax.fields.sampling import DEVICE_FIELDS
 
 
@@ -33,8 +36,8 @@ SAMPLING_COLUMNS = {
 }
 # Of each logit row: what the choice of its token needs.
 ROW_COLUMNS = ("row_slot", "row_position", "target", *SAMPLING_COLUMNS)
-# Places in the pages of near layers, if these have their own.
-NEAR_PARTS = ("near_pages", "near_decode_tables", "near_block_tables")
+# Places in the pages of window layers, if these have their own.
+WINDOW_PARTS = ("window_pages", "window_decode_tables", "window_block_tables")
 
 
 def logit_rows(bucket: Bucket, limits: EngineLimits) -> int:
@@ -55,9 +58,9 @@ class ColumnLayout:
     limits: EngineLimits
 
     @property
-    def has_near(self) -> bool:
+    def has_window_pages(self) -> bool:
         """True if some layers have page tables of their own."""
-        return self.limits.near_window is not None
+        return self.limits.windows.sliding is not None
 
     @property
     def has_triples(self) -> bool:
@@ -89,6 +92,7 @@ class ColumnLayout:
         """Map each name to (offset, shape)."""
         d, n, c = self.bucket.decodes, self.bucket.blocks, self.limits.prefill_block
         t, r, s = self.tokens, self.logit_rows, self.limits.pages_per_sequence
+        apart = self.has_window_pages
         shapes = {
             "tokens": (t,),
             "positions": (3, t) if self.has_triples else (t,),
@@ -100,7 +104,7 @@ class ColumnLayout:
             "block_tables": (n, s),
             "block_limits": (n, c),
             **({"block_ahead": (n, c)} if self.looks_ahead else {}),
-            **(dict(zip(NEAR_PARTS, ((t,), (d, s), (n, s)), strict=True)) if self.has_near else {}),
+            **(dict(zip(WINDOW_PARTS, ((t,), (d, s), (n, s)), strict=True)) if apart else {}),
             "row_index": (r,),
             **({"adapters": (t,)} if self.limits.adapters else {}),
             **dict.fromkeys(ROW_COLUMNS, (r,)),

@@ -203,7 +203,7 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return a snapshot, accurate to within one step."""
         load = self._scheduler.load()._asdict()
-        for name in ("live", "accounts", "near_pages_used"):
+        for name in ("live", "accounts", "window_pages_used"):
             del load[name]
         load["waiting"] += self._places.arriving.total()
         return EngineStats(

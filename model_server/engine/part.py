@@ -11,13 +11,17 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from model_server.engine.hooks import SequenceHooks
+from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, SlotMask, Step
+from model_server.engine.types import (
+    SlotMask,
+    Step,
+)
 
 State = TypeVar("State")
 

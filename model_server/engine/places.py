@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NoReturn
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import EngineLimits
 from sax.errors import QueueFull
 
 

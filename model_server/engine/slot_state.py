@@ -15,13 +15,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.slot_write import (
     BAD_WORD_TOKENS,
     MOST_BAD_WORDS,
     MOST_BIASES,
     WriteLayout,
 )
-from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, EngineLimits
+from model_server.engine.types import (
+    ALLOWED,
+    BAD_WORDS,
+    BIASES,
+    COUNTS,
+)
 
 EngineParts = dict[str, tuple[int, tuple[int, ...]]]
 

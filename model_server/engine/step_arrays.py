@@ -12,8 +12,13 @@ import struct
 import numpy as np
 
 from model_server.engine.column_layout import SAMPLING_COLUMNS, ColumnLayout
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.media_span import RowMedia
-from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.engine.types import (
+    Row,
+    Sampling,
+    Step,
+)
 from model_server.models.long_positions import LONG
 
 _FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())
@@ -28,7 +33,9 @@ class StepArrays:
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
-        self._near = np.zeros_like(self._tables) if limits.near_window is not None else None
+        self._window_tables = (
+            np.zeros_like(self._tables) if limits.windows.sliding is not None else None
+        )
         self._samplings = np.zeros((limits.slots, len(SAMPLING_COLUMNS)), np.int32)
 
     def pack(self, step: Step, layout: ColumnLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -72,8 +79,8 @@ class StepArrays:
         for grant in step.grants:
             entries = slice(grant.first, grant.first + len(grant.pages))
             self._tables[grant.slot, entries] = grant.pages
-            if self._near is not None:
-                self._near[grant.slot, entries] = grant.near
+            if self._window_tables is not None:
+                self._window_tables[grant.slot, entries] = grant.window_pages
         for change in step.samplings:
             self._samplings[change.slot] = _numbers(change.sampling)
 
@@ -99,10 +106,12 @@ class StepArrays:
         views["decode_limits"][:count, 0] = starts + 1
         views["pages"][:count] = tables[np.arange(count), starts // self._limits.page_size]
         views["offsets"][:count] = starts % self._limits.page_size
-        if self._near is not None:
-            near = self._near[slots]
-            views["near_decode_tables"][:count] = near
-            views["near_pages"][:count] = near[np.arange(count), starts // self._limits.page_size]
+        if self._window_tables is not None:
+            tables = self._window_tables[slots]
+            views["window_decode_tables"][:count] = tables
+            views["window_pages"][:count] = tables[
+                np.arange(count), starts // self._limits.page_size
+            ]
         views["row_index"][:count] = np.arange(count)
         self._pack_samplings(views, slice(0, count), slots, starts + 1)
 
@@ -124,10 +133,10 @@ class StepArrays:
         views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
         views["offsets"][flat : flat + count] = positions % self._limits.page_size
         views["block_tables"][block : block + blocks] = table
-        if self._near is not None:
-            near = self._near[row.slot]
-            views["near_block_tables"][block : block + blocks] = near
-            views["near_pages"][flat : flat + count] = near[positions // self._limits.page_size]
+        if self._window_tables is not None:
+            tables = self._window_tables[row.slot]
+            views["window_block_tables"][block : block + blocks] = tables
+            views["window_pages"][flat : flat + count] = tables[positions // self._limits.page_size]
         views["block_limits"].reshape(-1)[block * size : block * size + count] = positions + 1
         used = row.logit_rows
         views["row_index"][first : first + used] = np.arange(flat + count - used, flat + count)

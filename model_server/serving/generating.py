@@ -19,13 +19,14 @@ from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.answer_trace import AnswerTrace
-from model_server.serving.answers.constrained import check_after, compiled
+from model_server.serving.answers.constrained import check_after
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
 from model_server.serving.chats.divided_answer import (
     UNDIVIDED,
     AnswerDivision,
+    compiled,
     constraint_on,
     division_of,
 )

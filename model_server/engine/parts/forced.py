@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import math
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, GrammarState, Row
+from model_server.engine.types import (
+    BAD_WORDS,
+    COUNTS,
+    GrammarState,
+    Row,
+)
 
 _FEWEST = 2
 _COUNTED = COUNTS | BAD_WORDS  # edits by the tokens that a slot has chosen

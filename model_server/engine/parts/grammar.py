@@ -160,7 +160,7 @@ class Grammars(EnginePart[_GuidedAnswer]):
         last = len(sequence.tokens) - 1
         if sequence.slot < 0:
             return  # it was preempted, and computes its last position again anyway
-        if last < sequence.paging.kept * self.limits.page_size or self.limits.recurrent:
+        if last < sequence.paging.kept * self.limits.page_size or self.limits.windows.recurrent:
             # Others may read that page, or a state has taken in the token already.
             self.live.restart(sequence)
             return

@@ -1,4 +1,4 @@
-"""Compiles the constraint of an answer, and has the answer checked by what that does not hold."""
+"""Has an answer checked by what its grammar does not hold of its schema."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ from functools import partial
 
 from model_server.engine.types import Grammar
 from model_server.grammars.compiler import constraint_reader
-from model_server.grammars.constraint import Constraint
 from model_server.grammars.grammar_state import CompiledGrammar
-from model_server.loading.loaded import Loaded
 from model_server.serving.answers.running_request import RunningRequest
 from model_server.serving.chats.divided_answer import AnswerDivision
 from model_server.text.text_decoder import whole_text
 from sax.chat import ReasoningParser
-from sax.errors import UnsupportedParameter
 from sax.types import GenerateRequest
 
 _FINAL = "<|channel|>final<|message|>"
-
-
-async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
-    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
-    if loaded.grammars is None:
-        raise UnsupportedParameter(
-            f"{constraint.field} is not supported by this model: leave it out",
-            param=constraint.field,
-        )
-    return await loaded.grammars.compile(constraint)
 
 
 def check_after(

@@ -25,7 +25,7 @@ import numpy as np
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
-from model_server.engine.limits import check_limits
+from model_server.engine.limits import EngineLimits, WindowLimits, check_limits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.registry import finish_of, new_sequence
@@ -34,7 +34,6 @@ from model_server.engine.running.ops import Encode, Later, Op, Pending, Proposal
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
     BeamSettings,
-    EngineLimits,
     Row,
     RowResult,
     Sampling,
@@ -47,6 +46,13 @@ from sax.errors import SaxError
 GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
 VOCAB = 64
+_TOLD_LIMITS = (
+    *("slots", "pages", "page_size", "max_context", "token_budget", "max_logit_rows"),
+    *("prefill_block", "max_prefill_blocks", "max_mixed_blocks", "queue", "short_context"),
+    *("max_running_per_account", "max_queued_per_account", "prefix_cache", "window"),
+    *("near_window", "recurrent", "adapters", "guesses", "max_decodes", "steps_per_launch"),
+    "media",
+)
 _TURNS = 4000  # in which every story ends
 
 
@@ -62,7 +68,7 @@ def story(seed: int) -> Iterator[str]:
     """Yield what happens, one event a line."""
     rng = random.Random(seed)
     limits = _limits(rng)
-    yield f"limits {limits}".replace("draft_tokens=", "guesses=")  # as the golden file was written
+    yield f"limits {_as_one_record(limits)}"
     teller = _Teller(limits, _drafting(rng, limits))
     arrivals = [(rng.randrange(40), _request(rng, limits)) for _ in range(rng.randint(1, 14))]
     cancels = {rng.randrange(60): rng.random() for _ in range(rng.choice([0, 0, 1, 3]))}
@@ -76,6 +82,15 @@ def story(seed: int) -> Iterator[str]:
         if turn > 60 and not teller.busy:
             return
     raise AssertionError(f"story {seed} does not end")
+
+
+def _as_one_record(limits: EngineLimits) -> str:
+    """Return the limits as they were told when the golden file was written."""
+    flat = msgspec.structs.asdict(limits)
+    windows: WindowLimits = flat.pop("windows")
+    flat |= {"window": windows.every, "near_window": windows.sliding}
+    flat |= {"recurrent": windows.recurrent, "guesses": flat.pop("draft_tokens")}
+    return f"EngineLimits({', '.join(f'{name}={flat[name]!r}' for name in _TOLD_LIMITS)})"
 
 
 class _Teller:
@@ -143,7 +158,7 @@ class _Teller:
     def _counters(self) -> str:
         load = self.scheduler.load()
         names = (
-            *("live", "running", "waiting", "slots_used", "pages_used", "near_pages_used"),
+            *("live", "running", "waiting", "slots_used", "pages_used", "window_pages_used"),
             *("pages_cached", "prefix_queries", "prefix_hits", "prefix_evictions", "accounts"),
             *("preemptions", "finished", "cancelled", "tokens", "prefill_tokens", "decode_tokens"),
         )
@@ -309,12 +324,13 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
         "max_running_per_account": rng.choice([None, None, 2]),
         "adapters": 2,
     }
-    window = rng.choice(["all", "all", "window", "near", "recurrent"])
+    window = rng.choice(["all", "all", "window", "sliding", "recurrent"])
     if window == "window":
-        sizes["window"] = rng.randint(3, 12)
-    if window in ("near", "recurrent"):
-        sizes["near_window"] = 1 if window == "recurrent" else rng.randint(3, 12)
-        sizes["recurrent"] = window == "recurrent"
+        sizes["windows"] = WindowLimits(every=rng.randint(3, 12))
+    if window == "sliding":
+        sizes["windows"] = WindowLimits(sliding=rng.randint(3, 12))
+    if window == "recurrent":
+        sizes["windows"] = WindowLimits(sliding=1, recurrent=True)
     speed = rng.choice(["plain", "plain", "draft_tokens", "series"])
     if speed == "draft_tokens" and window != "recurrent":
         more = rng.randint(1, 6)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.slot_state import (
     RowEdits,
     SlotState,
@@ -27,7 +28,6 @@ from model_server.engine.types import (
     BAD_WORDS,
     BIASES,
     COUNTS,
-    EngineLimits,
     Sampling,
     SlotSampling,
 )

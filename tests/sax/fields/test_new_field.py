@@ -61,7 +61,7 @@ import inspect, json
 import jax
 import jax.numpy as jnp
 import numpy as np
-from http_gateway.openai.completion_schema import CompletionRequest
+from http_gateway.openai.completions import CompletionRequest
 from model_server.engine.buckets import Bucket
 from model_server.engine.sampling.sampler import sample
 from model_server.engine.slot_state import unpack

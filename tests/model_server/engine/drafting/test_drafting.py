@@ -12,8 +12,11 @@ from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
 from model_server.engine.drafting.drafting import Drafting, DraftTokens
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, logprob
 from tests.model_server.engine.test_scheduler import (
@@ -105,7 +108,9 @@ def test_answers_with_draft_tokens_survive_a_pool_that_is_always_too_small(
 @examples(st.data(), few=30, many=100)
 def test_answers_with_draft_tokens_are_the_same_behind_a_window(data: st.DataObject) -> None:
     """A page that a draft token alone would have left behind must not be freed."""
-    limits = replace(data.draw(some_limits()), window=data.draw(st.integers(1, 6)), slots=6)
+    limits = replace(
+        data.draw(some_limits()), windows=WindowLimits(every=data.draw(st.integers(1, 6))), slots=6
+    )
     limits = replace(limits, short_context=None, max_logit_rows=8, token_budget=16)
     asks = data.draw(some_asks(limits))
     asks = [ask for ask in asks if ask.engine_request.score_from is None]
@@ -171,7 +176,7 @@ def times_of(seconds: Mapping[int, float]) -> StepTimes:
 
 def looping() -> tuple[EngineLimits, tuple[int, ...]]:
     """Limits under which every 98th token repeats, and a prompt that has been round once."""
-    limits = replace(limits_of(slots=8, max_context=300, pages=100), window=1)
+    limits = replace(limits_of(slots=8, max_context=300, pages=100), windows=WindowLimits(every=1))
     return limits, (5, *alone(ask_for((5,), 110), limits)[0])
 
 

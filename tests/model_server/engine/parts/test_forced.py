@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, EngineStats
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.allocation import Allocation
 from model_server.engine.parts.forced import ForcedRows
 from model_server.engine.registry import new_sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import (
     GREEDY,
@@ -157,7 +157,7 @@ def test_answers_and_their_scores_are_those_of_single_steps(
     window: int | None,
     cache: PrefixSharing,
 ) -> None:
-    limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache)
+    limits = replace(LIMITS, pages=pages, windows=WindowLimits(every=window), prefix_cache=cache)
     requests = [asked(size, Forcing(30, every, run), most, tops) for size, most in sizes]
     inbox, ids, _ = served(limits, requests)
     for id, request in zip(ids, requests, strict=True):

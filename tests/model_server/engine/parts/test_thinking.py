@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
+from model_server.engine.limits import WindowLimits
 from model_server.engine.parts.thinking import (
     BoundedState,
     ReasoningForm,
@@ -111,7 +112,10 @@ def test_every_answer_is_the_one_of_single_steps(
     steps: int,
 ) -> None:
     """In any batch, with preemptions, launches of several steps, and true log-probabilities."""
-    limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache, steps_per_launch=steps)
+    windows = WindowLimits(every=window)
+    limits = replace(
+        LIMITS, pages=pages, windows=windows, prefix_cache=cache, steps_per_launch=steps
+    )
     sampling = replace(GREEDY, logprobs=tops)
     requests = [
         asked(range(size), most, is_open=is_open, sampling=sampling)
@@ -173,7 +177,7 @@ def test_draft_tokens_change_nothing_and_come_true_within_the_reasoning() -> Non
         ]
         inbox, ids, stats = served(replace(limits, slots=4), requests, runner)
         for id, request in zip(ids, requests, strict=True):
-            assert inbox.tokens(id) == alone(request, limits.window)
+            assert inbox.tokens(id) == alone(request, limits.windows.every)
         assert stats.draft_tokens_accepted > 10
 
 

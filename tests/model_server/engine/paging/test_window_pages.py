@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.paging.near_count import most_near, near_count
+from model_server.engine.limits import EngineLimits, WindowLimits
+from model_server.engine.paging.window_page_count import most_window_pages, window_page_count
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import BeamSettings, EngineLimits
+from model_server.engine.types import (
+    BeamSettings,
+)
 from tests.model_server.engine import test_grammar_states as guides
 from tests.model_server.engine.beams import test_beam_slots as beams
 from tests.model_server.engine.drafting.test_drafting import Oracle
@@ -45,7 +48,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
         drawn,
-        near_window=data.draw(windows),
+        windows=WindowLimits(sliding=data.draw(windows)),
         prefix_cache=data.draw(sharings),
         pages=data.draw(st.integers(drawn.pages, 60)),
     )
@@ -55,7 +58,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
 
 @examples(st.data(), few=40, many=150)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
-    limits = replace(data.draw(tight_limits()), near_window=data.draw(windows))
+    limits = replace(data.draw(tight_limits()), windows=WindowLimits(sliding=data.draw(windows)))
     asks = data.draw(tight_asks(context_of(limits)))
     assert_answers(run(limits, asks), asks)
 
@@ -65,7 +68,7 @@ def test_draft_tokens_change_no_answer(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
         drawn,
-        near_window=data.draw(windows),
+        windows=WindowLimits(sliding=data.draw(windows)),
         prefix_cache=data.draw(sharings),
         slots=6,
         max_logit_rows=8,
@@ -79,8 +82,8 @@ def test_draft_tokens_change_no_answer(data: st.DataObject) -> None:
 
 @examples(st.data(), few=30, many=150)
 def test_every_search_finds_what_it_would_find_alone(data: st.DataObject) -> None:
-    drawn = replace(data.draw(beams.some_limits()), window=None)
-    limits = replace(drawn, near_window=data.draw(windows))
+    drawn = replace(data.draw(beams.some_limits()), windows=WindowLimits())
+    limits = replace(drawn, windows=WindowLimits(sliding=data.draw(windows)))
     asks = data.draw(beams.some_asks(limits))
     trace = run(limits, asks)
     for place, ask in enumerate(asks, 1):
@@ -94,7 +97,7 @@ def test_a_preempted_search_goes_on_where_it_was(sharing: PrefixSharing) -> None
     """Its hypotheses part before the window of the end of the one that is computed again first."""
     limits = replace(
         limits_of(slots=4, pages=57, page_size=2, max_context=40, prefix_cache=sharing),
-        near_window=3,
+        windows=WindowLimits(sliding=3),
     )
     search = beams.beams_for((3, 2, 8), 9, BeamSettings(3, 0.8, min_tokens=6))
     others = [replace(ask_for((9, n), 20), account="another") for n in range(3)]
@@ -116,7 +119,9 @@ def test_a_preempted_search_goes_on_where_it_was(sharing: PrefixSharing) -> None
 def test_a_token_that_does_not_fit_is_chosen_anew_with_all_that_it_sees(
     sizes: list[int], fussy: int, slow: int, pages: int, window: int, cache: PrefixSharing
 ) -> None:
-    limits = replace(guides.LIMITS, pages=pages, near_window=window, prefix_cache=cache)
+    limits = replace(
+        guides.LIMITS, pages=pages, windows=WindowLimits(sliding=window), prefix_cache=cache
+    )
     grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
     guides.check_together(limits, grammar, sizes)
 
@@ -139,7 +144,9 @@ def test_forced_tokens_are_those_of_single_steps(
     window: int,
     cache: PrefixSharing,
 ) -> None:
-    limits = replace(forced.LIMITS, pages=pages, near_window=window, prefix_cache=cache)
+    limits = replace(
+        forced.LIMITS, pages=pages, windows=WindowLimits(sliding=window), prefix_cache=cache
+    )
     asked = [forced.asked(size, forced.Forcing(30, every, length), most, 0) for size, most in sizes]
     inbox, ids, _ = forced.served(limits, asked)
     for id, request in zip(ids, asked, strict=True):
@@ -147,34 +154,36 @@ def test_forced_tokens_are_those_of_single_steps(
 
 
 @pytest.mark.parametrize("sharing", ["off", "tenant"])
-def test_a_long_answer_holds_no_more_near_pages_than_its_window(sharing: PrefixSharing) -> None:
-    limits = replace(limits_of(), near_window=8, prefix_cache=sharing)
+def test_a_long_answer_holds_no_more_window_pages_than_its_window(sharing: PrefixSharing) -> None:
+    limits = replace(limits_of(), windows=WindowLimits(sliding=8), prefix_cache=sharing)
     trace = Trace(limits)
     trace.add(1, ask_for(PROMPT, 50))
-    most = near = 0
+    most = window_pages = 0
     while trace.scheduler.load().live:
         trace.turn()
         most = max(most, trace.scheduler.load().pages_used)
-        near = max(near, trace.scheduler.load().near_pages_used)
+        window_pages = max(window_pages, trace.scheduler.load().window_pages_used)
     trace.finish()
-    assert near <= 4
+    assert window_pages <= 4
     assert most == 15
     assert_answers(trace, [Ask(ask_for(PROMPT, 50))])
 
 
-def test_slots_with_any_context_need_as_many_near_pages_as_their_windows_take() -> None:
+def test_slots_with_any_context_need_as_many_window_pages_as_their_windows_take() -> None:
     """64 tokens are 4 pages, and one more where they lie askew."""
-    limits = replace(limits_of(slots=8, pages=10_000, page_size=16), near_window=62)
-    assert most_near(limits) == near_count(limits) == 8 * (4 + 1 + 2) + 16 // 16
-    assert near_count(replace(limits, max_context=2**20)) == near_count(limits)
-    assert near_count(replace(limits, pages=20)) == 20
-    assert near_count(limits_of()) == 0
+    limits = replace(
+        limits_of(slots=8, pages=10_000, page_size=16), windows=WindowLimits(sliding=62)
+    )
+    assert most_window_pages(limits) == window_page_count(limits) == 8 * (4 + 1 + 2) + 16 // 16
+    assert window_page_count(replace(limits, max_context=2**20)) == window_page_count(limits)
+    assert window_page_count(replace(limits, pages=20)) == 20
+    assert window_page_count(limits_of()) == 0
 
 
 def windowed(sharing: PrefixSharing = "tenant") -> EngineLimits:
-    """For one slot with a window of 4, 6 near pages of 4 tokens, and 6 that keep prefixes."""
+    """For one slot with a window of 4, 6 window pages of 4 tokens, and 6 that keep prefixes."""
     limits = limits_of(1, 200, token_budget=4, prefill_block=4, prefix_cache=sharing)
-    return replace(limits, near_window=4)
+    return replace(limits, windows=WindowLimits(sliding=4))
 
 
 def others(count: int) -> list[EngineRequest]:
@@ -182,8 +191,8 @@ def others(count: int) -> list[EngineRequest]:
     return [ask_for((60 + n, *range(50, 79)), 1) for n in range(count)]
 
 
-def test_a_prefix_cache_has_as_many_near_pages_again() -> None:
-    assert (near_count(windowed("off")), near_count(windowed())) == (6, 12)
+def test_a_prefix_cache_has_as_many_window_pages_again() -> None:
+    assert (window_page_count(windowed("off")), window_page_count(windowed())) == (6, 12)
 
 
 def test_a_chat_goes_on_where_it_ended_although_others_have_run_since() -> None:
@@ -194,22 +203,22 @@ def test_a_chat_goes_on_where_it_ended_although_others_have_run_since() -> None:
 
 
 def test_a_prefix_whose_window_was_granted_anew_is_computed_again() -> None:
-    """Its other pages are still there, but the end of many prompts took the near ones."""
+    """Its other pages are still there, but the end of many prompts took the window pages."""
     first = ask_for(tuple(range(30)), 1)
     trace = in_turn(windowed(), first, *others(6), first)
     assert trace.scheduler.load().prefix_evictions == 0
     assert rows_of(trace, 8)[0][0] == 0
 
 
-def test_near_pages_that_are_computed_again_serve_those_who_come_next() -> None:
-    """The page with the same tokens is found by contents, and the new near page beside it."""
+def test_window_pages_that_are_computed_again_serve_those_who_come_next() -> None:
+    """The page with the same tokens is found by contents, and the new window page beside it."""
     first = ask_for(tuple(range(30)), 1)
     trace = in_turn(windowed(), first, *others(6), first, first)
     assert rows_of(trace, 9) == [(29, 1)]
 
 
 def test_the_place_where_prompts_part_is_kept_once_it_is_known() -> None:
-    """The second finds that it begins like the first, whose near pages there are gone."""
+    """The second finds that it begins like the first, whose window pages there are gone."""
     system = tuple(range(24))
     asked = [ask_for((*system, 90 + n, *range(30, 60)), 1) for n in range(3)]
     trace = in_turn(windowed(), asked[0], *others(6), asked[1], *others(3), asked[2])

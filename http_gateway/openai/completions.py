@@ -1,12 +1,16 @@
-"""The body of a completion: its prompts, and answers of which the best are returned."""
+"""A completion: its body, whose prompts may have several answers, and its stream events."""
 
 from __future__ import annotations
 
 from typing import Annotated, cast
 
+import msgspec
 from pydantic import BeforeValidator
 
 from http_gateway.bounds import bounded, checked, ranged, sized, whole
+from http_gateway.openai.events import Events
+from http_gateway.openai.logprobs import completion_logprobs, shown_logprobs
+from http_gateway.openai.reply import Head
 from http_gateway.openai.reply_schema import check_beams
 from http_gateway.openai.schema import OpenAiRequest
 from http_gateway.openai.shape import Shape
@@ -14,7 +18,7 @@ from http_gateway.openai.unsupported import COMPLETION_UNCHANGED, LABELS, refuse
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
-from sax.types import ReplyOptions, SamplingParams
+from sax.types import ReplyOptions, SamplingParams, TokenChunk
 
 MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x n of one request
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -124,3 +128,30 @@ class CompletionRequest(OpenAiRequest):
     @property
     def _echoed_tops(self) -> int | None:
         return self.logprobs if self.echo else None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class CompletionEvents(Events):
+    """text_completion events: texts, the last with the finish reason."""
+
+    def __init__(self, head: Head, index: int, shape: Shape) -> None:
+        super().__init__(head, "text_completion", index, shape)
+        self._prefix = self._before + b'"text":'
+        self._suffix = b',"logprobs":null,"finish_reason":null' + self._after
+
+    def __call__(self, chunk: TokenChunk) -> bytes:
+        if self._seen(chunk) and not chunk.prompt_logprobs:
+            return self._prefix + _encode(chunk.text) + self._suffix if chunk.text else b""
+        entries = shown_logprobs(chunk.prompt_logprobs, chunk.logprobs, self._shape)
+        ids = self._token_ids(chunk) if chunk.token_ids else b""
+        if not (chunk.text or entries or chunk.finish_reason or ids):
+            return b""
+        logprobs = completion_logprobs(entries, self._shape) if entries else None
+        return self._event(
+            b'"text":', _encode(chunk.text),
+            b',"logprobs":', _encode(logprobs),
+            self._ending(chunk), ids, self._prompt_ids(chunk),
+            chunk=chunk,
+        )  # fmt: skip
