@@ -52,9 +52,9 @@ options of `sax generate` and `sax chat`.
   `uniqueItems`, `contains`, `not` (but of whole types), `if`, `dependentRequired`,
   `dependentSchemas`, `unevaluatedProperties` beside parts that evaluate, `oneOf` of which several
   may hold, patterns that look around or refer back, numbers of properties where some of them are
-  optional. An answer that breaks its schema is told all the same, with the field
-  `schema_violation` (how, in one line) of its choice, of the last line of Ollama's reply, or of
-  `TokenChunk`; so is one that could not be checked within the limits.
+  optional. An answer that breaks its schema is told all the same, and how, in one line of the
+  field `schema_violation` ([replies](replies.md)); so is one that could not be checked within the
+  limits.
   `sax_answers_checked_total` counts both. Not checked: schemas of tools and of structural tags,
   answers that may be calls, and those that `max_tokens` cut.
 - `max_thinking_tokens` (vLLM's `thinking_token_budget` is the same) bounds the tokens between the
