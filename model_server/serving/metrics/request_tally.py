@@ -80,6 +80,8 @@ class RequestTally:
         self.max_tokens = BucketCounts(_TOKENS)
         # By reason: stop, length, score, cancelled, error, refused.
         self.ended = Counter[str]()
+        # Answers whose grammar held a part of their schema, by verdict: kept, broken, unchecked.
+        self.checked = Counter[str]()
 
 
 class RequestTallies(Collector):
@@ -95,15 +97,29 @@ class RequestTallies(Collector):
         tallies = dict(self._tallies)
         for attribute, name, text in _DISTRIBUTIONS:
             yield _histogram(name, text, tallies, lambda tally, a=attribute: getattr(tally, a))
-        ended = CounterMetricFamily(
+        yield _counter(
             "sax_requests_ended",
             "Requests that ended, by how: stop, length, score, cancelled, error, refused",
-            labels=["model", "reason"],
+            "reason",
+            {model: tally.ended for model, tally in tallies.items()},
         )
-        for model_id, tally in tallies.items():
-            for reason, count in sorted(tally.ended.copy().items()):
-                ended.add_metric([model_id, reason], count)
-        yield ended
+        yield _counter(
+            "sax_answers_checked",
+            "Finished answers whose grammar held only a part of their schema, by what a check of "
+            "the whole found: kept, broken, unchecked",
+            "verdict",
+            {model: tally.checked for model, tally in tallies.items()},
+        )
+
+
+def _counter(
+    name: str, text: str, label: str, counts: Mapping[str, Counter[str]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=["model", label])
+    for model_id, counted in counts.items():
+        for value, count in sorted(counted.copy().items()):
+            family.add_metric([model_id, value], count)
+    return family
 
 
 def _histogram(
