@@ -150,6 +150,7 @@ class PublishedModel:
     scaling_reason: str = ""  # why that number; empty without autoscaling
     max_context: int = 0  # tokens of one sequence that every ready replica has room for; 0: unknown
     warnings: tuple[str, ...] = ()  # of overrides without effect, or that nobody could check
+    published_at_s: float = 0.0  # seconds since the epoch, of the current version; 0: unknown
 
     @property
     def ready_replicas(self) -> int:
