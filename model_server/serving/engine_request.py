@@ -17,7 +17,7 @@ from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-from model_server.serving.request_checks import bad_word_ids, check_ids
+from model_server.serving.request_checks import bad_word_ids, check_ids, text_ids
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
@@ -74,20 +74,6 @@ def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded, reply: ReplyOptions)
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
-
-
-def text_ids(
-    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
-) -> list[int]:
-    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
-    check_length(text, tokenizer, context, param)
-    return tokenizer.encode(text, add_bos=add_bos)
-
-
-def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> None:
-    """Raise PromptTooLong for a text that is clearly longer than the context."""
-    check_bytes(text, tokenizer, context, param)
-    check_pieces(text, tokenizer.encode, context, param)
 
 
 def make_engine_request(

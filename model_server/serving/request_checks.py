@@ -9,6 +9,7 @@ from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import check_beams
 from model_server.serving.chats.rendered_chat import Prompt, is_chat
+from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from sax.chat import Message, images_of
 from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
@@ -163,3 +164,17 @@ def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int,
             if ids:
                 found[ids] = None
     return tuple(found)
+
+
+def text_ids(
+    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
+) -> list[int]:
+    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
+    check_length(text, tokenizer, context, param)
+    return tokenizer.encode(text, add_bos=add_bos)
+
+
+def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> None:
+    """Raise PromptTooLong for a text that is clearly longer than the context."""
+    check_bytes(text, tokenizer, context, param)
+    check_pieces(text, tokenizer.encode, context, param)
