@@ -197,7 +197,8 @@ class PlacedModel:
         decodes = self.decodes(slots)
         tokens = decodes + self.prefill_block * max(PREFILL_BLOCKS)
         logits = 4 * max(decodes, 2) * self.recipe.vocab * 6
-        state = state_bytes(slots, self.recipe.vocab)
+        drafting = decodes if self.draft_tokens else 0
+        state = state_bytes(slots, drafting, self.recipe.vocab)
         step = state + logits + 4 * tokens * self.recipe.row * 32 + 64 * 2**20
         return step + self.beside + sum(part.workspace(slots) for part in self.parts_beside)
 

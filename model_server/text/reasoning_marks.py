@@ -26,24 +26,29 @@ _HARMONY = ReasoningMarks(
     after="<|start|>assistant<|channel|>final<|message|>",
     called="<|start|>assistant",
 )
-_AROUND = re.compile(r"(<think>)?((?:\\n|\n)+)</think>((?:\\n|\n)*)")
+_LINES = r"(?:\\n|\n)"
 
 
 @lru_cache(maxsize=64)
-def reasoning_marks(reasoning: str, template: str) -> ReasoningMarks | None:
+def reasoning_marks(
+    reasoning: str, template: str, thoughts: tuple[str, str]
+) -> ReasoningMarks | None:
     """Return the marks of a form of reasoning; None: there is none.
 
-    template: the model's, which tells the lines between reasoning, mark and answer.
+    template: the model's, which tells the lines between reasoning, mark and answer. thoughts: the
+    marks around reasoning of the kind THINK.
     """
     if reasoning == ReasoningParser.GPT_OSS:
         return _HARMONY
     if reasoning != ReasoningParser.THINK:
         return None
     # Where the opening mark comes right before, there is no reasoning between them.
-    written = (each.groups() for each in _AROUND.finditer(template) if not each[1])
+    opens, closes = map(re.escape, thoughts)
+    around = re.compile(rf"({opens})?({_LINES}+){closes}({_LINES}*)")
+    written = (each.groups() for each in around.finditer(template) if not each[1])
     _, before, after = next(written, ("", "\n", "\n\n"))
     lines = (part.replace("\\n", "\n") for part in (before, after or "\n\n"))
-    return ReasoningMarks("<think>", "</think>", *lines)
+    return ReasoningMarks(*thoughts, *lines)
 
 
 def ending_ids(marks: ReasoningMarks, tokenizer: Tokenizer, *, may_call: bool) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ from model_server.grammars.constraint import Constraint, check_end, constrained_
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.serving.chats.thinking import ReasoningOf, reasoning_of, reasons_already
-from sax.chat import AnswerFormat, ReasoningParser
+from model_server.text.dialect import THINK, kinds_of
+from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import GenerateRequest
 
@@ -46,7 +47,16 @@ def division_of(
         return UNDIVIDED if reasoning is None else AnswerDivision(reasoning=reasoning)
     dialect, calls = loaded.dialect, request.chat.may_call
     is_open = reasons_already(request, loaded, prompt)
-    told = AnswerFormat(dialect.tools if calls else "none", dialect.reasoning, is_open)
+    thinks = dialect.reasoning is ReasoningParser.THINK and dialect.thoughts != THINK
+    told = AnswerFormat(
+        dialect.tools if calls else ToolParser.NONE,
+        dialect.reasoning,
+        is_open,
+        dialect.calls if calls else None,
+        kinds_of(dialect.calls, request.chat.tools) if calls else {},
+        dialect.thoughts if thinks else None,
+        calls and dialect.generic,
+    )
     return AnswerDivision(told, dialect.marks(calls), reasoning)
 
 
@@ -83,7 +93,7 @@ def constraint_on(
     if dialect.reasoning is ReasoningParser.GPT_OSS:
         other = after_channels(other)
     else:
-        other = after_thoughts(other, reasoning_open=True)
+        other = after_thoughts(other, dialect.thoughts, reasoning_open=True)
     return Constraint("structural_tag", json.dumps({"format": other}, ensure_ascii=False))
 
 

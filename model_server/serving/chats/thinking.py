@@ -37,7 +37,7 @@ def reasoning_of(
     if most is None and not (request.chat.divided and isinstance(prompt, RenderedChat)):
         return None
     template = "" if loaded.chat_template is None else loaded.chat_template.source
-    marks = reasoning_marks(loaded.dialect.reasoning, template)
+    marks = reasoning_marks(loaded.dialect.reasoning, template, loaded.dialect.thoughts)
     if marks is None:
         return None
     form = ReasoningForm(
@@ -100,11 +100,9 @@ def reasons_already(
         return False
     if not isinstance(prompt, RenderedChat):
         return False
+    opens, closes = loaded.dialect.thoughts
     if not request.chat.continue_final_message:
-        return prompt.text.rstrip().endswith(_OPENS)
+        return prompt.text.rstrip().endswith(opens)
     last = request.prompt[-1]
     begun = "".join(last.texts) if isinstance(last, Message) else ""
-    return begun.rfind(_OPENS) > begun.rfind(_CLOSES)
-
-
-_OPENS, _CLOSES = "<think>", "</think>"
+    return begun.rfind(opens) > begun.rfind(closes)
