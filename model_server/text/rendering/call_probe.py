@@ -381,7 +381,7 @@ def _end_of_turn(text: str, end: str) -> int:
     return len(text)
 
 
-_PIECE = re.compile(r"<[^<>]*>|\[[A-Z][A-Z_]*\]|\[|\]|```\w*")
+_PIECE = re.compile(r"<[^<>]*>|\[/?[A-Z][A-Z_]*\]|\[|\]|```\w*")
 
 
 def _ended(text: str, begin: str) -> str:

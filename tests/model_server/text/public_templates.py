@@ -64,7 +64,7 @@ class PublicTemplate:
         """The calls of the conversation. Lists are left out where Python's words are written: as
         many templates write them in Python, too, which no grammar has."""
         form = self.dialect.calls
-        python = form is not None and form.python_words and form.arguments == "pairs"
+        python = form is not None and form.python_words and form.arguments != "loose"
         first = PLAIN if python else FIRST
         calls = (("get_weather", first), ("now", SECOND))
         return calls[:1] if form is None or form.one else calls
