@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
-    Classified,
-    Embedded,
     EmbedInput,
     Event,
     GenerateRequest,
     Message,
     Overview,
-    PairScores,
     PublishedModel,
     Rights,
     SaxmlSamples,

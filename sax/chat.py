@@ -125,6 +125,7 @@ class ChatOptions:
     tools: tuple[Tool, ...] = ()
     tool_choice: str = ToolChoice.AUTO
     tool_name: str = ""
+    allowed_tools: tuple[str, ...] = ()  # only these may be called; (): all
     parallel_tool_calls: bool = True  # False: at most one call
     chat_template_kwargs: str = ""  # JSON object: variables of the template
     add_generation_prompt: bool = True
@@ -135,6 +136,13 @@ class ChatOptions:
     @property
     def may_call(self) -> bool:
         return bool(self.tools) and self.tool_choice != ToolChoice.NONE
+
+    @property
+    def callable_tools(self) -> tuple[str, ...]:
+        """Names of the tools that an answer may call."""
+        if not self.may_call:
+            return ()
+        return self.allowed_tools or tuple(tool.name for tool in self.tools)
 
     @property
     def must_call(self) -> bool:

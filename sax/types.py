@@ -150,6 +150,7 @@ class PublishedModel:
     scaling_reason: str = ""  # why that number; empty without autoscaling
     max_context: int = 0  # tokens of one sequence that every ready replica has room for; 0: unknown
     warnings: tuple[str, ...] = ()  # of overrides without effect, or that nobody could check
+    published_at_s: float = 0.0  # seconds since the epoch, of the current version; 0: unknown
 
     @property
     def ready_replicas(self) -> int:
@@ -357,14 +358,6 @@ EmbedInput = str | Sequence[int]  # text or token ids
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
-    """Vectors of one request's inputs, in order, and the inputs' total token count."""
-
-    vectors: list[list[float]]
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class SaxmlSamples:
     """Texts of one Saxml request with their scores, best first, and what they took."""
 
@@ -374,51 +367,12 @@ class SaxmlSamples:
 
 
 @dataclass(frozen=True, slots=True)
-class PairScores:
-    """Scores of pairs of texts, in order, and the pairs' total token count."""
-
-    scores: list[float]
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A document among those that were ranked, by its place in the request."""
-
-    index: int
-    relevance_score: float
-
-
-def ranked(scores: Sequence[float], top_n: int | None = None) -> list[Ranked]:
-    """Return the best of documents with these scores, best first; on a tie the earlier first."""
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    return [Ranked(index, scores[index]) for index in order[:top_n]]
-
-
-@dataclass(frozen=True, slots=True)
 class Tokenized:
     """The token ids of a prompt, the text of each, and the context length of the model."""
 
     ids: tuple[int, ...]
     max_context: int
     token_texts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Classified:
-    """A score per label of each input, in order, and the inputs' total token count."""
-
-    labels: tuple[str, ...]
-    scores: list[list[float]]
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """Log-probability of a suffix, and the loss's gradients by tensor, each flattened."""
-
-    score: list[float]
-    gradients: Mapping[str, list[float]]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):

@@ -33,6 +33,7 @@ from http_gateway.ollama.reply import (
     text_reply,
 )
 from http_gateway.ollama.schema import (
+    HINTS,
     NAMES,
     OllamaChat,
     OllamaEmbed,
@@ -43,7 +44,8 @@ from http_gateway.ollama.stopwatch import Stopwatch
 from http_gateway.openapi import JSON, LINES, WITH_MODEL, EventKinds, OllamaError, operation
 from sax.errors import ModelNotReady, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import PLAIN_CHAT, Embedded, GenerateRequest, Message
+from sax.passes import Embedded
+from sax.types import PLAIN_CHAT, GenerateRequest, Message
 
 _told = partial(operation, errors=OllamaError, statuses=WITH_MODEL)
 _CHAT = _told(OllamaChatReply, body=CHAT, lines=EventKinds(OllamaChatReply, OllamaError))
@@ -153,7 +155,7 @@ class OllamaRoutes:
             request_id=RequestRecord.current().id_in_cell(reply_id),
         )
         limit_s = self._backend.limit_s(request)
-        return ChatQuestion(generate=generate, limit_s=limit_s, names=NAMES)
+        return ChatQuestion(generate=generate, limit_s=limit_s, names=NAMES, hints=HINTS)
 
     async def _check_loaded(self, model_id: str) -> None:
         """Raise ModelNotReady unless a replica holds the model."""

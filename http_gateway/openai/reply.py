@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NotRequired, Protocol, TypedDict
 
@@ -16,6 +17,8 @@ from http_gateway.openai.logprobs import (
     shown_logprobs,
 )
 from http_gateway.openai.shape import Shape
+from http_gateway.streams.sse import Feed, stop
+from sax.errors import ReplicaLost
 from sax.types import AnswerFormat, HypothesisText, TokenChunk, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
@@ -362,3 +365,41 @@ class ListHead(TypedDict):
     created: int
     model: str
     usage: InputUsage
+
+
+# Reads answers whole, for replies that are not streamed.
+
+
+async def read_all(
+    feeds: Sequence[Feed[TokenChunk]],
+    transcripts: Sequence[Transcript],
+    on_first: Callable[[], None],
+) -> None:
+    """Read every choice to its end; the first failure cancels the others."""
+    waiting = [on_first]
+    tasks = [
+        asyncio.create_task(_read(feed, transcript, waiting))
+        for feed, transcript in zip(feeds, transcripts, strict=True)
+    ]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await stop(*tasks)
+
+
+async def _read(
+    feed: Feed[TokenChunk], transcript: Transcript, waiting: list[Callable[[], None]]
+) -> None:
+    def add(chunk: TokenChunk) -> None:
+        if waiting:
+            waiting.pop()()
+        transcript.add(chunk)
+
+    await feed(add)
+    if transcript.finish_reason is None:
+        raise ended_early()
+
+
+def ended_early() -> ReplicaLost:
+    """Return the error of an answer whose last chunk has no finish reason."""
+    return ReplicaLost("the replica ended the stream without a finish reason; retry")

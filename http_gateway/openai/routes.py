@@ -22,8 +22,7 @@ from http_gateway.body import read_body
 from http_gateway.openai import reply
 from http_gateway.openai.bodies import CHAT, COMPLETION
 from http_gateway.openai.chat import to_messages
-from http_gateway.openai.completion_events import CompletionEvents
-from http_gateway.openai.completion_schema import CompletionRequest, Prompt
+from http_gateway.openai.completions import CompletionEvents, CompletionRequest, Prompt
 from http_gateway.openai.events import ChatEvents, stream_end
 from http_gateway.openai.model_list import ModelListRoutes
 from http_gateway.openai.reply import (
@@ -33,11 +32,12 @@ from http_gateway.openai.reply import (
     CompletionEvent,
     Head,
     Transcript,
+    ended_early,
+    read_all,
     usage,
 )
 from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.whole import ended_early, read_all
 from http_gateway.openapi import WITH_MODEL, EventKinds, OpenAiError, operation
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script, event
 from sax.errors import SaxError

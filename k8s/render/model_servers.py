@@ -7,19 +7,88 @@ tells them their ordinals.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from k8s.render.order import PATHWAYS_JOBSET, PATHWAYS_KINDS, SPOT, Order, SlicePlacement
 from k8s.render.packaged import leader_worker_set, model_server_set
 from k8s.render.pathways.component import PROXY, WORKER
 from k8s.render.pathways.expansion import jobset_of
-from k8s.render.pathways.job import pathways_job
-from k8s.render.pathways.options import COLOCATED
+from k8s.render.pathways.options import COLOCATED, PathwaysOptions
 from k8s.render.planned import Planned
 from k8s.render.workload import template_of
 from sax.names import ModelId
 from sax.slices import TPU, TpuSlice
+
+# The PathwaysJob of one model server. Pure.
+
+Object = dict[str, Any]
+API_VERSION = "pathways-job.pathways.domain/v1"
+
+
+def pathways_job(
+    metadata: Object,
+    head: Object,
+    there: TpuSlice,
+    options: PathwaysOptions,
+    *,
+    directory: str,
+    our_image: str,
+    node_selector: Mapping[str, str],
+) -> Object:
+    """Return the PathwaysJob whose controller runs `head` beside a resource manager and a proxy.
+
+    metadata: with name and labels. head: pod template; its first container is the model server.
+    directory: pathwaysDir where the options name none. our_image: of components that are ours.
+    node_selector: labels of the workers' nodes, besides those in the options.
+    """
+    components = [
+        each.manifest(our_image, trusts_network=options.trusts_network)
+        for each in options.components
+    ]
+    spec = {
+        "maxRestarts": options.max_restarts,
+        "pathwaysDir": options.directory or directory,
+        "pathwaysVersion": options.version,
+        "workers": [_workers(there, options, node_selector)],
+        "controller": _controller(head, options),
+        "customComponents": components or None,
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "PathwaysJob",
+        "metadata": metadata,
+        "spec": _present(spec),
+    }
+
+
+def _workers(there: TpuSlice, options: PathwaysOptions, selector: Mapping[str, str]) -> Object:
+    found = {
+        "type": there.machine.name,
+        "topology": there.size,
+        "numSlices": options.slices,
+        "maxSliceRestarts": options.max_slice_restarts,
+        "terminationGracePeriodSeconds": options.worker_grace_seconds,
+        "priorityClassName": options.worker_priority_class,
+        "nodeSelector": {**selector, **options.node_selector} or None,
+    }
+    return _present(found)
+
+
+def _controller(head: Object, options: PathwaysOptions) -> Object:
+    found = {
+        "deploymentMode": options.deployment_mode,
+        "mainContainerName": head["spec"]["containers"][0]["name"],
+        "enableMetricsCollection": options.collects_metrics or None,
+        "elasticSlices": options.elastic_slices or None,
+        "template": head,
+    }
+    return _present(found)
+
+
+def _present(fields: Object) -> Object:
+    return {name: value for name, value in fields.items() if value is not None}
+
 
 _NAME = "app.kubernetes.io/name"
 _LIBTPU = "libtpu"  # a port that only processes with chips have
@@ -127,7 +196,6 @@ def quantity(size: int) -> str:
     return f"{size // _GIB}Gi"
 
 
-Object = dict[str, Any]
 _INSTANCE = "app.kubernetes.io/instance"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"

@@ -10,8 +10,8 @@ from model_server.disaggregation.contract import Contract
 from model_server.disaggregation.handed_pages import PageAllowance, PageCount, handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.disaggregation.transfers import Transfers
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
-from model_server.engine.types import EngineLimits
 
 
 @dataclass(slots=True)
@@ -35,22 +35,22 @@ class Disaggregation:
         *,
         room: PageCount,
         page_bytes: int,
-        near_bytes: int = 0,
+        window_bytes: int = 0,
     ) -> None:
         """room: pages that may wait here to be fetched.
 
-        page_bytes, near_bytes: of a page of either kind, over all devices.
+        page_bytes, window_bytes: of a page of either kind, over all devices.
         """
         self.contract = contract
         self.runner = HandoffRunner(runner, transfers)
         self.transfers = transfers
-        self.page_bytes, self.near_bytes = page_bytes, near_bytes
+        self.page_bytes, self.window_bytes = page_bytes, window_bytes
         self.outgoing = PageAllowance(room)
         self.moved = TransferTotals()
 
     def bytes_of(self, tokens: int) -> int:
         """Return the bytes of so many tokens' pages, over all devices."""
-        return handed_over(self.runner.limits, tokens).bytes(self.page_bytes, self.near_bytes)
+        return handed_over(self.runner.limits, tokens).bytes(self.page_bytes, self.window_bytes)
 
 
 def is_remote(prompt: int, limits: EngineLimits) -> bool:

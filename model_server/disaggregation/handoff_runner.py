@@ -46,7 +46,7 @@ class HandoffRunner(Forwarding):
         self._transfers = transfers
         slots = range(runner.limits.slots)
         self._tables: list[list[int]] = [[] for _ in slots]  # pages by slot
-        self._near: list[list[int]] = [[] for _ in slots]  # likewise, of near layers
+        self._window_pages: list[list[int]] = [[] for _ in slots]  # likewise, of window layers
         self._lock = threading.Lock()  # guards both below
         self._imports: dict[int, _Import] = {}  # by sequence
         self._exports: dict[int, int] = {}  # keys by sequence
@@ -80,7 +80,7 @@ class HandoffRunner(Forwarding):
         rows = [row for step in steps for row in step.rows]
         for grant in (grant for step in steps for grant in step.grants):
             self._tables[grant.slot][grant.first :] = grant.pages
-            self._near[grant.slot][grant.first :] = grant.near
+            self._window_pages[grant.slot][grant.first :] = grant.window_pages
         for row, arriving in self._arriving(rows):
             numbers = self._numbers(row, row.start)
             self._runner.do(ImportPages(arriving.key, *numbers, row.slot, arriving.token))
@@ -114,4 +114,4 @@ class HandoffRunner(Forwarding):
             ]
 
     def _numbers(self, row: Row, tokens: int) -> PageNumbers:
-        return pick(self.limits, self._tables[row.slot], self._near[row.slot], tokens)
+        return pick(self.limits, self._tables[row.slot], self._window_pages[row.slot], tokens)

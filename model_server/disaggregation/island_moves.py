@@ -25,9 +25,9 @@ from model_server.disaggregation.handed_pages import (
 )
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.disaggregation.layer_set import Block, LayerSet
+from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Runner
-from model_server.engine.types import EngineLimits
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ Block = tuple[Pages, ...]  # of each kind of layer, with a leading axis of layer
 
 @dataclass(frozen=True, slots=True)
 class LayerSet:
-    """Either the near layers of a pool or all others; those that keep nothing are left out."""
+    """Either the window layers of a pool or all others; those that keep nothing are left out."""
 
-    near: bool
+    windowed: bool
     layers: tuple[Pages, ...]  # shapes and shardings
     places: tuple[int, ...]  # of these layers in the pool
     kinds: tuple[tuple[int, ...], ...]  # indices into `layers`, those of equal shapes together
@@ -34,12 +34,15 @@ class LayerSet:
 
     def blocks(self, count: PageCount) -> list[Block]:
         """Return the shapes of the blocks that so many pages take, in their order."""
-        return [self.block(size) for size in block_sizes(count.near if self.near else count.pages)]
+        return [
+            self.block(size)
+            for size in block_sizes(count.window_pages if self.windowed else count.pages)
+        ]
 
 
-def layer_sets(pool: Sequence[Pages], near: Sequence[bool] = ()) -> tuple[LayerSet, ...]:
-    """Return the layers of a pool, arrays or shapes: first those that are not near."""
-    flags = tuple(near) or (False,) * len(pool)
+def layer_sets(pool: Sequence[Pages], windowed: Sequence[bool] = ()) -> tuple[LayerSet, ...]:
+    """Return the layers of a pool, arrays or shapes: first those without a window."""
+    flags = tuple(windowed) or (False,) * len(pool)
     made = (_layer_set(pool, flags, apart) for apart in (False, True))
     return tuple(each for each in made if each.layers)
 
@@ -49,15 +52,17 @@ def block_sizes(count: int) -> list[int]:
     return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
 
 
-def _layer_set(pool: Sequence[Pages], flags: Sequence[bool], near: bool) -> LayerSet:
+def _layer_set(pool: Sequence[Pages], flags: Sequence[bool], windowed: bool) -> LayerSet:
     places = tuple(
-        place for place, layer in enumerate(pool) if flags[place] == near and jax.tree.leaves(layer)
+        place
+        for place, layer in enumerate(pool)
+        if flags[place] == windowed and jax.tree.leaves(layer)
     )
     layers = tuple(jax.tree.map(_shape, pool[place]) for place in places)
     kinds: dict[Any, list[int]] = {}
     for index, layer in enumerate(layers):
         kinds.setdefault(_kind(layer), []).append(index)
-    return LayerSet(near, layers, places, tuple(map(tuple, kinds.values())))
+    return LayerSet(windowed, layers, places, tuple(map(tuple, kinds.values())))
 
 
 def _kind(layer: Pages) -> Any:

@@ -22,23 +22,23 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
-from itertools import pairwise
-from typing import NoReturn
 
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.failure import DevicesLost
 from model_server.engine.outbox import Deliver, Outbox
+from model_server.engine.places import Places
 from model_server.engine.registry import new_sequence
-from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
+from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate
 from model_server.engine.running.ops import Choose, Pending, Propose, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Ids, Sequence
 from model_server.engine.stats import EngineStats
+from model_server.engine.timing.step_clock import StepClock
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import RowResult, Step, StepResult
-from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
+from sax.errors import Internal, ReplicaLost, SaxError, ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
 
@@ -78,7 +78,6 @@ class Engine:
         once all is delivered that was computed, if the runner raises DevicesLost."""
         self._runner = runner
         self._limits = runner.limits
-        self._behind_ops: set[int] = set()  # steps in flight behind an op
         self._drafting: Drafting | None = None
         if self._limits.draft_tokens:
             drafts = None
@@ -93,8 +92,7 @@ class Engine:
             self._watchdog = Watchdog(limit_s(step_limit_s, times), times, on_hang)
         self._changed = threading.Condition()  # guards all below
         self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
-        self._arriving: Counter[str] = Counter()  # sequences in the inbox, by account
-        self._reserved: Counter[str] = Counter()  # places held for sequences not submitted yet
+        self._places = Places(self._limits, self._scheduler)
         self._ids = ids or Ids()
         self._take_over = take_over
         self._draining = False
@@ -106,8 +104,7 @@ class Engine:
         self._failure: BaseException | None = None
         self._outbox = Outbox(deliver, stream_interval_s)  # from here on: the engine's thread only
         self._busy_s = 0.0
-        self._read_s: float | None = None  # when the last step was read; None: it has rested since
-        self._began_s = 0.0  # when it last began to launch with nothing in flight
+        self._clock = StepClock(self._scheduler.took)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -124,12 +121,12 @@ class Engine:
         with self._changed:
             self._check_open()
             new_sequence(0, engine_request, self._limits)
-            self._check_room(engine_request)
-            self._reserved[engine_request.account] += 1
+            self._places.check(engine_request, self._busy_s)
+            self._places.reserved[engine_request.account] += 1
 
     def release(self, account: str = "") -> None:
         with self._changed:
-            self._reserved -= Counter([account])
+            self._places.reserved -= Counter([account])
             self._changed.notify_all()
 
     def submit(
@@ -146,13 +143,13 @@ class Engine:
         """
         with self._changed:
             if reserved:
-                self._reserved -= Counter([engine_request.account])
+                self._places.reserved -= Counter([engine_request.account])
             self._check_open(draining=self._draining and not reserved)
             # A beam search runs its hypotheses under ids of their own.
             beams = engine_request.beams
             id = self._ids.take(1 if beams is None else beams.size)
             sequence = new_sequence(id, engine_request, self._limits)
-            self._check_room(engine_request)
+            self._places.check(engine_request, self._busy_s)
             if announce is not None:
                 announce(id)
             self._put(sequence)
@@ -206,9 +203,9 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return a snapshot, accurate to within one step."""
         load = self._scheduler.load()._asdict()
-        for name in ("live", "accounts", "near_pages_used"):
+        for name in ("live", "accounts", "window_pages_used"):
             del load[name]
-        load["waiting"] += self._arriving.total()
+        load["waiting"] += self._places.arriving.total()
         return EngineStats(
             **load,
             slots=self._limits.slots,
@@ -222,7 +219,7 @@ class Engine:
 
     def _put(self, sequence: Sequence) -> None:
         self._inbox.append(sequence)
-        self._arriving[sequence.request.account] += 1
+        self._places.arriving[sequence.request.account] += 1
         self._changed.notify_all()
 
     def _check_open(self, draining: bool | None = None) -> None:
@@ -231,58 +228,10 @@ class Engine:
         if self._closing or (self._draining if draining is None else draining):
             raise ShuttingDown("this replica is shutting down; try another")
 
-    def _check_room(self, engine_request: EngineRequest) -> None:
-        """Bound live requests, not waiting ones: a burst into free slots is not a full queue.
-
-        One account may fill the queue. Another may then still wait beside it with as many requests
-        as an equal share of the places, so all together are bounded too. Answers begun elsewhere
-        had a place there: they are taken beyond these bounds, as many as a replica of this size
-        can lose, or new requests would keep them out until their readers give up.
-        """
-        limits, places = self._limits, self._limits.slots + self._limits.queue
-        account = engine_request.account
-        live = len(self._scheduler.live) + self._arriving.total() + self._reserved.total()
-        if engine_request.answer and live < 2 * places:
-            return
-        mine = self._live_of(account)
-        if limits.max_queued_per_account is not None:
-            slots = min(limits.slots, limits.max_running_per_account or limits.slots)
-            if mine >= slots + limits.max_queued_per_account:
-                self._refuse(
-                    f"{mine} requests of this account are running or waiting here, the "
-                    "most that --max_queued_per_account allows"
-                )
-        if live >= places and mine >= places // self._accounts_with(account):
-            self._refuse(f"this replica is full ({live} requests running or waiting)")
-
-    def _refuse(self, why: str) -> NoReturn:
-        retry_after_s = self._seconds_per_answer()
-        raise QueueFull(f"{why}; retry in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
-
-    def _live_of(self, account: str) -> int:
-        return (
-            self._scheduler.accounts.live(account)
-            + self._arriving[account]
-            + self._reserved[account]
-        )
-
-    def _accounts_with(self, account: str) -> int:
-        """Count the accounts with live requests, this one included: those that share the places.
-
-        One that has arrived but is not scheduled yet may count twice, for a step.
-        """
-        others = {*self._arriving, *self._reserved, account}
-        return len(self._scheduler.accounts) + sum(
-            not self._scheduler.accounts.live(name) for name in others
-        )
-
-    def _seconds_per_answer(self) -> float:
-        """Mean time so far until a place becomes free, in whole seconds from 1 to 60."""
-        mean_s = self._busy_s / max(self._scheduler.commits.finished, 1)
-        return float(min(max(round(mean_s), 1), 60))
-
     def _is_still(self) -> bool:
-        return self._ended or (self._resting and not self._inbox and not self._reserved.total())
+        return self._ended or (
+            self._resting and not self._inbox and not self._places.reserved.total()
+        )
 
     # The engine's thread
 
@@ -305,7 +254,7 @@ class Engine:
             self._take_inbox(may_rest=not in_flight)
             began_s = time.monotonic()
             if not in_flight:
-                self._began_s = began_s
+                self._clock.began_s = began_s
             if self._drafting is not None and self._drafting.asks and not in_flight:
                 self._expect(Step(self._scheduler.live.steps + 1, ()))
             steps = self._schedule(began_s)
@@ -336,33 +285,16 @@ class Engine:
         if (op := self._scheduler.op()) is None:
             return False
         self._runner.do(op)
-        self._behind_ops.add(self._scheduler.live.steps + 1)
+        self._clock.behind_ops.add(self._scheduler.live.steps + 1)
         return True
 
     def _read(self, launched: InFlight) -> None:
         """Wait for the steps of one launch, and commit them."""
         steps, pending = launched
         results = pending.result()
-        spans = self._time(steps)
+        spans = self._clock.read(steps)
         for step, result, span in zip(steps, results, spans, strict=True):
             self._outbox.add(self._scheduler.commit(step, result, span))
-
-    def _time(self, steps: list[Step]) -> list[StepSpan]:
-        """Note what the steps of one launch took, from when the one before was read.
-
-        Returns the span of each; those of one launch follow each other evenly.
-        """
-        now_s = time.monotonic()
-        if self._read_s is not None:
-            for step in steps:
-                if step.number not in self._behind_ops:
-                    self._scheduler.took(step, (now_s - self._read_s) / len(steps))
-        self._behind_ops.difference_update(step.number for step in steps)
-        began_s = max(self._began_s, self._read_s or 0.0)
-        self._read_s = now_s
-        each_s = (now_s - began_s) / len(steps)
-        ends = [began_s + each_s * number for number in range(1, len(steps))]
-        return [StepSpan(*pair) for pair in pairwise((began_s, *ends, now_s))]
 
     def _choose(self, step: Step) -> None:
         """Make the masks of a launched step; the device runs its forward pass meanwhile."""
@@ -372,7 +304,7 @@ class Engine:
 
     def _expect(self, step: Step | None) -> None:
         if self._watchdog is not None:
-            behind_images = step is not None and step.number in self._behind_ops
+            behind_images = step is not None and step.number in self._clock.behind_ops
             self._watchdog.expect(step, behind_images=behind_images)
 
     def _take_inbox(self, *, may_rest: bool) -> None:
@@ -382,7 +314,7 @@ class Engine:
         with self._changed:
             if may_rest and not self._scheduler.live:
                 self._resting = True
-                self._read_s = None
+                self._clock.read_s = None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._inbox or self._closing or self._losing)
                 self._resting = False
@@ -393,7 +325,7 @@ class Engine:
                 arrival = self._inbox.popleft()
                 if isinstance(arrival, Sequence):
                     self._scheduler.add(arrival)
-                    self._arriving -= Counter([arrival.request.account])
+                    self._places.arriving -= Counter([arrival.request.account])
                 elif self._scheduler.cancel(arrival):
                     cancelled.append(arrival)
             if self._closing:
@@ -408,7 +340,7 @@ class Engine:
             self._scheduler.cancel_all()
             cancelled = {each for each in self._inbox if isinstance(each, int)}
             self._inbox.clear()
-            self._arriving.clear()
+            self._places.arriving.clear()
         try:
             taken = {each.id for each in begun} & cancelled
             self._outbox.add(SequenceUpdate(id, RowResult(), "cancelled") for id in sorted(taken))

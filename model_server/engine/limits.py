@@ -1,11 +1,71 @@
-"""Checks the limits of an engine, and divides them among the lanes of a pipeline."""
+"""Limits of an engine by part: what they are, their checks, and the lanes of a pipeline. Pure."""
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
+from model_server.config import PrefixSharing
 from model_server.engine.media.media_limits import MediaLimits
-from model_server.engine.types import EngineLimits
+
+
+class CoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes that every engine has; limits that the scheduler must not exceed."""
+
+    slots: int  # B: rows of the decode batch
+    pages: int  # P: pages in the pool, page 0 excluded (it is the runner's scratch page)
+    page_size: int  # G: tokens per page
+    max_context: int  # S: prompt plus answer of one sequence, at most
+    token_budget: int  # T: new tokens of one step, decodes included
+    max_logit_rows: int  # rows of one step that can yield a token or a score
+    prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
+    max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
+    max_mixed_blocks: int | None = None  # of a step that also decodes; None: see Pace
+    queue: int = 256  # waiting sequences before QueueFull
+    max_running_per_account: int | None = None  # None: as many as there are slots
+    max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
+    prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
+    max_decodes: int | None = None  # decode rows of a step, draft tokens included; None: slots
+    steps_per_launch: int = 1  # decode steps that one launch computes where nobody waits
+
+    @property
+    def decodes(self) -> int:
+        """Decode rows of a step, at most."""
+        return self.max_decodes or self.slots
+
+    @property
+    def pages_per_sequence(self) -> int:
+        return -(-self.max_context // self.page_size)
+
+
+class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that layers see, where these are not all before a query. Stored by the old names."""
+
+    every: int | None = msgspec.field(default=None, name="window")  # None: some layer sees all
+    # Of layers with a window beside layers that see all: they have window pages. None: all layers
+    # have pages in common.
+    sliding: int | None = msgspec.field(default=None, name="near_window")
+    # Some layers keep a state of all tokens so far: none of these can be computed once more, and
+    # only full pages are shared.
+    recurrent: bool = False
+
+
+class EngineLimits(CoreLimits, frozen=True, kw_only=True):
+    """Limits of one engine: the core's, and what each part adds under one name."""
+
+    windows: WindowLimits = WindowLimits()
+    media: MediaLimits | None = None  # of the encoder beside the model; None: text alone
+    # Tokens of one sequence that a step may try; 0: none. Stored by the old name.
+    draft_tokens: int = msgspec.field(default=0, name="guesses")
+    adapters: int = 0  # places for adapters
+    # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
+    # model has only one list.
+    short_context: int | None = None
+
+    @property
+    def draft_rows(self) -> int:
+        """Rows of a step that may try draft tokens and need a mask each."""
+        return self.decodes if self.draft_tokens else 0
 
 
 def lane_limits(limits: EngineLimits, lanes: int) -> EngineLimits:
@@ -40,7 +100,8 @@ def check_limits(limits: EngineLimits) -> None:
         raise ValueError(
             f"max_decodes is {limits.max_decodes}; it must be at least slots: {limits.slots}"
         )
-    if limits.recurrent and (limits.page_size % limits.prefill_block or limits.draft_tokens):
+    partial = limits.page_size % limits.prefill_block
+    if limits.windows.recurrent and (partial or limits.draft_tokens):
         raise ValueError(
             f"layers with a state need whole prefill_blocks of {limits.prefill_block} tokens in a "
             f"page of {limits.page_size}, and no draft tokens: {limits.draft_tokens}"

@@ -5,10 +5,10 @@ Pure.
 from __future__ import annotations
 
 from model_server.engine.accounts import Accounts
+from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.allocation import Allocation
 from model_server.engine.request import Begun
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import EngineLimits
 
 
 class LiveSequences:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PagingState:
-    """Of one sequence; see `prefix_cache` and `near_pages`."""
+    """Of one sequence; see `prefix_cache` and `window_pages`."""
 
     __slots__ = (
         "cached",
@@ -12,10 +12,11 @@ class PagingState:
         "computed",
         "deferred",
         "kept",
-        "near",
-        "near_known",
-        "near_source",
-        "near_unseen",
+        "reused",
+        "window_pages",
+        "window_known",
+        "window_source",
+        "window_unseen",
         "source",
         "unseen",
         "written",
@@ -28,12 +29,13 @@ class PagingState:
         self.cached = -1  # tokens of the prompt found at its first admission; -1: not admitted yet
         self.deferred = False  # it once waited for a step that writes tokens like its own
         # Since the sequence last took a slot:
+        self.reused = 0  # positions found in the cache
         self.source = 0  # page to copy with its first chunk, held until then; 0: none
         self.written = 0  # positions in the launched steps whose tokens are known
         self.kept = 0  # full pages that others can find, or that were found
         self.unseen = 0  # pages before the window of all later queries: 0 in `pages`
         # Pages of the layers with a window, if these have their own:
-        self.near: list[int] = []  # as many as `pages`; [] if no layer has any
-        self.near_known = 0  # tokens at the beginning that others had, too
-        self.near_source = 0  # page to copy with `source`
-        self.near_unseen = 0  # pages at the beginning that were freed
+        self.window_pages: list[int] = []  # as many as `pages`; [] if no layer has any
+        self.window_known = 0  # tokens at the beginning that others had, too
+        self.window_source = 0  # page to copy with `source`
+        self.window_unseen = 0  # pages at the beginning that were freed

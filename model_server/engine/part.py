@@ -10,26 +10,31 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from model_server.engine.hooks import SequenceHooks
+from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Op
-from model_server.engine.sequence import Sequence, SequenceHooks
+from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, SlotMask, Step
+from model_server.engine.types import (
+    SlotMask,
+    Step,
+)
 
-S = TypeVar("S")
+State = TypeVar("State")
 
 
-class EnginePart(SequenceHooks, Generic[S]):
-    """Every hook does nothing unless it is overridden. S: what it keeps of a sequence."""
+class EnginePart(SequenceHooks[Sequence], Generic[State]):
+    """Every hook does nothing unless it is overridden. State: what it keeps of a sequence."""
 
     live: LiveSequences
     limits: EngineLimits
     times: StepTimes | None  # of the runner's steps
 
     def __init__(self) -> None:
-        self.of: dict[int, S] = {}  # by sequence
+        self.of: dict[int, State] = {}  # by sequence
 
     def join(self, live: LiveSequences, times: StepTimes | None) -> None:
         """Begin to work in a scheduler."""
@@ -56,7 +61,7 @@ class EnginePart(SequenceHooks, Generic[S]):
 
     # Of sequences
 
-    def begin(self, sequence: Sequence) -> S | None:
+    def begin(self, sequence: Sequence) -> State | None:
         """Return the state to keep of a new sequence; None: the part does not concern it."""
         return None
 
@@ -124,7 +129,7 @@ class EngineParts:
             self._begin(each)
 
     def _begin(self, sequence: Sequence) -> None:
-        concerned: list[SequenceHooks] = []
+        concerned: list[SequenceHooks[Sequence]] = []
         for part in self._all:
             state = part.begin(sequence)
             if state is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from model_server.engine.beams.searches import BeamSearches
 from model_server.engine.encoding.encodes import Encodes
+from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart, EngineParts
 from model_server.engine.parts.adapters import AdapterColumns
@@ -18,7 +19,6 @@ from model_server.engine.parts.tracing import Tracing
 from model_server.engine.request import EngineRequest, Finish, check
 from model_server.engine.sequence import Sequence
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits
 
 PARTS: tuple[type[EnginePart[Any]], ...] = (
     Tracing,

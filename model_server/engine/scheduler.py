@@ -39,7 +39,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from model_server.engine.decodes import Decodes
-from model_server.engine.limits import check_limits
+from model_server.engine.limits import EngineLimits, check_limits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart
 from model_server.engine.registry import parts_of
@@ -53,7 +53,12 @@ from model_server.engine.steps.commits import Commits
 from model_server.engine.steps.series import StepSeries
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, Sampling, SlotMask, Step, StepResult
+from model_server.engine.types import (
+    Sampling,
+    SlotMask,
+    Step,
+    StepResult,
+)
 
 _PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
 
@@ -94,7 +99,7 @@ class Scheduler:
             accounts=len(self.accounts),
             slots_used=self.limits.slots - held.slots_free,
             pages_used=held.pool.used,
-            near_pages_used=held.near_pages_used,
+            window_pages_used=held.window_pages_used,
             pages_cached=held.pool.idle,
             steps=self.live.steps,
             tokens=self.commits.tokens,

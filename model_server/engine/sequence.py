@@ -8,131 +8,12 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Protocol
 
+from model_server.engine.hooks import Committing as HookCommitting
+from model_server.engine.hooks import SequenceHooks
 from model_server.engine.paging_state import PagingState
-from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
-from model_server.engine.types import Columns, Row, RowResult
-
-
-class Committing(Protocol):
-    """Takes the results of the step that is being committed."""
-
-    span: StepSpan  # of the step
-    tokens: int  # generated in all
-
-    def token(self, sequence: Sequence, outcome: RowResult, finish: Finish | None = None) -> None:
-        """Count and tell a token that the sequence took in, and end it with a `finish`."""
-        ...
-
-    def tell(self, update: SequenceUpdate) -> None: ...
-
-    def finish(self, sequence: Sequence) -> None:
-        """Forget a sequence that has ended, with its group."""
-        ...
-
-
-class SequenceHooks:
-    """What a part of the engine may change about a sequence that concerns it (see `part`).
-
-    Every hook does nothing unless it is overridden.
-    """
-
-    # While it waits, and as it takes and loses its slot
-
-    def prepare(self, sequence: Sequence) -> None:
-        """Called before a waiting sequence is looked up in the prefix cache or takes its slot."""
-
-    def salt(self, sequence: Sequence) -> str:
-        """Return what, beside its tokens, its keys and values depend on."""
-        return ""
-
-    def reusable(self, sequence: Sequence, most: int) -> int:
-        """Return how many of its first positions need not be computed, `most` or fewer."""
-        return most
-
-    def admitted(self, sequence: Sequence) -> None:
-        """Called when it has taken its slot, with its group."""
-
-    def follow(self, sequence: Sequence, parent: Sequence) -> None:
-        """Note that it goes on with its parent's keys and values."""
-
-    def followed(self, sequence: Sequence) -> list[int]:
-        """Return the positions behind which others will begin with its pages."""
-        return []
-
-    def released(self, sequence: Sequence) -> None:
-        """Called when it loses its slot."""
-
-    def restarted(self, sequence: Sequence) -> None:
-        """Called when it has lost its slot, with its group, before it waits again."""
-
-    def ended(self, sequence: Sequence) -> None:
-        """Called once, at its end."""
-
-    # When a step is made
-
-    def limit(self, sequence: Sequence, end: int) -> int:
-        """Return the first position, `end` or before, that it may not compute as it is now."""
-        return end
-
-    def holds(self, sequence: Sequence) -> bool:
-        """Return True if its next position is not computed before it has started again."""
-        return False
-
-    def waits(self, sequence: Sequence, *, late: bool) -> bool:
-        """Return True if it has no row in this step; late: other sequences have none either."""
-        return False
-
-    def is_stepwise(self, sequence: Sequence) -> bool:
-        """Return True if a row needs what is only known after the one before was read."""
-        return False
-
-    def row(self, sequence: Sequence) -> Row | None:
-        """Return a row of several known tokens in place of its decode.
-
-        Called before every decode, which may be changed here: `sampling`, with `stated`.
-        """
-        return None
-
-    def is_urgent(self, sequence: Sequence) -> bool:
-        """Return True if its chunk comes before those of others."""
-        return False
-
-    def chunk_blocks(self, sequence: Sequence, blocks: int, most: int) -> int:
-        """Return the blocks that its next chunk may take, up to `most` if it must not be cut."""
-        return blocks
-
-    def chunk_length(self, sequence: Sequence, length: int, logit_rows: int) -> int:
-        """Return the tokens of its next chunk, `length` or fewer.
-
-        logit_rows: of the step that are left to it.
-        """
-        return length
-
-    def fill(self, sequence: Sequence, row: Row) -> Row:
-        """Add to the row of a chunk, which is about to be launched."""
-        return row
-
-    def redone(self, sequence: Sequence) -> int:
-        """Return how many of its last positions may be computed again."""
-        return 0
-
-    # When a step was read
-
-    def commit(
-        self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
-    ) -> bool:
-        """Take in the result of a row; return True if nothing is left of it for others."""
-        return False
-
-    def tell(self, sequence: Sequence, update: SequenceUpdate) -> SequenceUpdate:
-        """Add to the update for a token."""
-        return update
-
-    def begun(self, sequence: Sequence, made: Begun) -> Begun:
-        """Add to what another engine needs to go on with it."""
-        return made
+from model_server.engine.request import Begun, EngineRequest, Finish
+from model_server.engine.types import Columns
 
 
 class Sequence:
@@ -153,7 +34,6 @@ class Sequence:
         "priority",
         "prompt",
         "request",
-        "reused",
         "sampling",
         "since",
         "slot",
@@ -166,7 +46,8 @@ class Sequence:
         """context: tokens of prompt and answer, at most."""
         self.id = id
         self.request = request
-        self.parts: tuple[SequenceHooks, ...] = ()  # those that it concerns, in their order
+        # Those that it concerns, in their order:
+        self.parts: tuple[SequenceHooks[Sequence], ...] = ()
         # Sequences that take and lose slots together, the one that was submitted first; their host
         # chooses each next token. None: it is alone.
         self.group: list[Sequence] | None = None
@@ -185,7 +66,6 @@ class Sequence:
         self.paging = PagingState(computed=request.computed)
         self.columns = Columns()  # of its rows
         self.launched = 0  # positions computed, in flight or found in the cache
-        self.reused = 0  # positions found in the cache
         self.goal = 0  # positions that are prefill; from there on it decodes
         # The slot's last token is another (one that was tried, or is chosen anew), or it samples in
         # another way: the next row carries its own token, and how it samples.
@@ -266,6 +146,9 @@ class Sequence:
         made = copy.copy(self)
         made.id, made.tokens, made.pages, made.paging = id, [], [], PagingState()
         return made
+
+
+Committing = HookCommitting[Sequence]
 
 
 def redone(sequence: Sequence) -> int:

@@ -15,7 +15,7 @@ class SchedulerLoad(NamedTuple):
     accounts: int  # with live sequences
     slots_used: int
     pages_used: int
-    near_pages_used: int  # of the layers with a window, if they have their own
+    window_pages_used: int  # of the layers with a window, if they have their own
     pages_cached: int  # that nobody holds and that others may still find
     steps: int  # scheduled
     tokens: int  # generated

@@ -7,140 +7,24 @@ device side unpacks with the same `ColumnLayout`.
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
-from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
-from model_server.engine.buckets import Bucket
+from model_server.engine.column_layout import SAMPLING_COLUMNS, ColumnLayout
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.media_span import RowMedia
-from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.engine.types import (
+    Row,
+    Sampling,
+    Step,
+)
 from model_server.models.long_positions import LONG
-from sax.fields.sampling import DEVICE_FIELDS
 
-
-class Column(NamedTuple):
-    """One number of every logit row: an i32, or the bits of a float or of a u32."""
-
-    kind: str  # as in `struct`: f, i, I
-    read: Callable[[Sampling], float]
-    padding: float = 0  # of rows that are not used: must not switch anything on
-
-
-SAMPLING_COLUMNS = {
-    **{n: Column(row.column, attrgetter(n), row.off) for n, row in DEVICE_FIELDS.items()},
-    "seed_high": Column("I", lambda sampling: sampling.seed >> 32),
-    "seed_low": Column("I", lambda sampling: sampling.seed & 0xFFFFFFFF),
-    "tops": Column("i", attrgetter("logprobs")),
-    "edits": Column("i", attrgetter("edits")),
-}
-# Of each logit row: what the choice of its token needs.
-ROW_COLUMNS = ("row_slot", "row_position", "target", *SAMPLING_COLUMNS)
-# Places in the pages of near layers, if these have their own.
-NEAR_PARTS = ("near_pages", "near_decode_tables", "near_block_tables")
 _FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())
 _PADDING = np.frombuffer(
     struct.pack(_FORMAT, *(column.padding for column in SAMPLING_COLUMNS.values())), np.int32
 )
-
-
-def logit_rows(bucket: Bucket, limits: EngineLimits) -> int:
-    """Return R: one per decode row; buckets with prompts also have rows for scores."""
-    return max(bucket.decodes, limits.max_logit_rows) if bucket.blocks else bucket.decodes
-
-
-def row_counts(buckets: Iterable[Bucket], limits: EngineLimits) -> tuple[int, ...]:
-    """Return each R of the buckets once, in rising order."""
-    return tuple(sorted({logit_rows(bucket, limits) for bucket in buckets}))
-
-
-@dataclass(frozen=True)
-class ColumnLayout:
-    """Offsets and shapes of the vector's parts, for one bucket."""
-
-    bucket: Bucket
-    limits: EngineLimits
-
-    @property
-    def has_near(self) -> bool:
-        """True if some layers have page tables of their own."""
-        return self.limits.near_window is not None
-
-    @property
-    def has_triples(self) -> bool:
-        """True if a position is three numbers."""
-        return self.limits.media is not None and self.limits.media.triples
-
-    @property
-    def looks_ahead(self) -> bool:
-        """True if tokens of an image also see those after them."""
-        media = self.limits.media
-        return media is not None and media.bidirectional and self.bucket.blocks > 0
-
-    @property
-    def tokens(self) -> int:
-        return self.bucket.tokens(self.limits.prefill_block)
-
-    @property
-    def logit_rows(self) -> int:
-        """R, as `logit_rows`."""
-        return logit_rows(self.bucket, self.limits)
-
-    @property
-    def choices(self) -> int:
-        """Offset of the row columns, i32[len(ROW_COLUMNS), R], which end the vector."""
-        return self.size - len(ROW_COLUMNS) * self.logit_rows
-
-    @cached_property
-    def parts(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """Map each name to (offset, shape)."""
-        d, n, c = self.bucket.decodes, self.bucket.blocks, self.limits.prefill_block
-        t, r, s = self.tokens, self.logit_rows, self.limits.pages_per_sequence
-        shapes = {
-            "tokens": (t,),
-            "positions": (3, t) if self.has_triples else (t,),
-            "pages": (t,),
-            "offsets": (t,),
-            "decode_slots": (d,),
-            "decode_tables": (d, s),
-            "decode_limits": (d, 1),
-            "block_tables": (n, s),
-            "block_limits": (n, c),
-            **({"block_ahead": (n, c)} if self.looks_ahead else {}),
-            **(dict(zip(NEAR_PARTS, ((t,), (d, s), (n, s)), strict=True)) if self.has_near else {}),
-            "row_index": (r,),
-            **({"adapters": (t,)} if self.limits.adapters else {}),
-            **dict.fromkeys(ROW_COLUMNS, (r,)),
-        }
-        parts: dict[str, tuple[int, tuple[int, ...]]] = {}
-        offset = 0
-        for name, shape in shapes.items():
-            parts[name] = (offset, shape)
-            offset += math.prod(shape)
-        return parts
-
-    @cached_property
-    def size(self) -> int:
-        offset, shape = list(self.parts.values())[-1]
-        return offset + math.prod(shape)
-
-    @cached_property
-    def _slices(self) -> list[tuple[str, slice, tuple[int, ...]]]:
-        return [
-            (name, slice(offset, offset + math.prod(shape)), shape)
-            for name, (offset, shape) in self.parts.items()
-        ]
-
-    def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        return {
-            name: vector[part] if len(shape) == 1 else vector[part].reshape(shape)
-            for name, part, shape in self._slices
-        }
 
 
 class StepArrays:
@@ -149,7 +33,9 @@ class StepArrays:
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
-        self._near = np.zeros_like(self._tables) if limits.near_window is not None else None
+        self._window_tables = (
+            np.zeros_like(self._tables) if limits.windows.sliding is not None else None
+        )
         self._samplings = np.zeros((limits.slots, len(SAMPLING_COLUMNS)), np.int32)
 
     def pack(self, step: Step, layout: ColumnLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -160,6 +46,7 @@ class StepArrays:
         views["decode_slots"].fill(self._limits.slots)  # the scratch slot
         views["row_slot"].fill(self._limits.slots)
         views["target"].fill(-1)
+        views["draft"].fill(-1)
         for name, padding in zip(SAMPLING_COLUMNS, _PADDING, strict=True):
             if padding:
                 views[name].fill(padding)
@@ -193,8 +80,8 @@ class StepArrays:
         for grant in step.grants:
             entries = slice(grant.first, grant.first + len(grant.pages))
             self._tables[grant.slot, entries] = grant.pages
-            if self._near is not None:
-                self._near[grant.slot, entries] = grant.near
+            if self._window_tables is not None:
+                self._window_tables[grant.slot, entries] = grant.window_pages
         for change in step.samplings:
             self._samplings[change.slot] = _numbers(change.sampling)
 
@@ -220,11 +107,16 @@ class StepArrays:
         views["decode_limits"][:count, 0] = starts + 1
         views["pages"][:count] = tables[np.arange(count), starts // self._limits.page_size]
         views["offsets"][:count] = starts % self._limits.page_size
-        if self._near is not None:
-            near = self._near[slots]
-            views["near_decode_tables"][:count] = near
-            views["near_pages"][:count] = near[np.arange(count), starts // self._limits.page_size]
+        if self._window_tables is not None:
+            tables = self._window_tables[slots]
+            views["window_decode_tables"][:count] = tables
+            views["window_pages"][:count] = tables[
+                np.arange(count), starts // self._limits.page_size
+            ]
         views["row_index"][:count] = np.arange(count)
+        # A draft token is tried right behind another row of its sequence.
+        tried = np.flatnonzero(slots[1:] == slots[:-1]) + 1
+        views["draft"][tried] = views["tokens"][tried]
         self._pack_samplings(views, slice(0, count), slots, starts + 1)
 
     def _pack_prefill(
@@ -245,10 +137,10 @@ class StepArrays:
         views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
         views["offsets"][flat : flat + count] = positions % self._limits.page_size
         views["block_tables"][block : block + blocks] = table
-        if self._near is not None:
-            near = self._near[row.slot]
-            views["near_block_tables"][block : block + blocks] = near
-            views["near_pages"][flat : flat + count] = near[positions // self._limits.page_size]
+        if self._window_tables is not None:
+            tables = self._window_tables[row.slot]
+            views["window_block_tables"][block : block + blocks] = tables
+            views["window_pages"][flat : flat + count] = tables[positions // self._limits.page_size]
         views["block_limits"].reshape(-1)[block * size : block * size + count] = positions + 1
         used = row.logit_rows
         views["row_index"][first : first + used] = np.arange(flat + count - used, flat + count)

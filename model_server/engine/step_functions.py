@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
+from model_server.engine.column_layout import ROW_COLUMNS, SAMPLING_COLUMNS, WINDOW_PARTS
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import PADDING, sample
 from model_server.engine.slot_state import RowEdits, SlotState, edit_logits, note_tokens
-from model_server.engine.step_arrays import NEAR_PARTS, ROW_COLUMNS, SAMPLING_COLUMNS
 from model_server.kernels.media_vectors import MediaVectors, vectors_of
-from model_server.kernels.paged import Kernel, NearTables, PagedBatch
+from model_server.kernels.paged import Kernel, PagedBatch, WindowTables
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.sequence_sharding import SequenceSharding
 
@@ -116,11 +116,13 @@ def paged_batch(
     split: SequenceSharding | None,
     media: MediaLimits | None = None,
 ) -> PagedBatch:
-    near = NearTables(*(step[part] for part in NEAR_PARTS)) if NEAR_PARTS[0] in step else None
+    window_tables = (
+        WindowTables(*(step[part] for part in WINDOW_PARTS)) if WINDOW_PARTS[0] in step else None
+    )
     places: dict[str, Any] = {field: step[field] for field in _PLACES}
     if (ahead := step.get("block_ahead")) is not None and media is not None:
         places |= {"block_ahead": ahead, "least_run": media.least}
-    return PagedBatch(**places, kernel=kernel, split=split, near=near)
+    return PagedBatch(**places, kernel=kernel, split=split, window_tables=window_tables)
 
 
 def choose(
@@ -178,7 +180,8 @@ def _column(step: dict[str, jax.Array], name: str) -> jax.Array:
 
 def _row_edits(step: dict[str, jax.Array]) -> RowEdits:
     slot, position = step["row_slot"], step["row_position"]
-    return RowEdits(slot=slot, position=position, **_columns(step, RowEdits))
+    draft = step["draft"]
+    return RowEdits(slot=slot, position=position, draft=draft, **_columns(step, RowEdits))
 
 
 def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:

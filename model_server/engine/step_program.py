@@ -20,20 +20,12 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.column_layout import ROW_COLUMNS, ColumnLayout, row_counts
 from model_server.engine.compiling import options_for
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.slot_state import (
-    state_shapes,
-    unpack,
-    write_masks,
-    write_slot,
-)
+from model_server.engine.slot_state import state_shapes, unpack, write_masks, write_slot
 from model_server.engine.slot_write import WriteLayout
-from model_server.engine.step_arrays import (
-    ROW_COLUMNS,
-    ColumnLayout,
-    row_counts,
-)
 from model_server.engine.step_functions import (
     Computed,
     choose,
@@ -44,16 +36,9 @@ from model_server.engine.step_functions import (
     run_stage,
     run_step,
 )
-from model_server.engine.types import EngineLimits
-from model_server.kernels.cpu.attention import CpuAttention
-from model_server.kernels.cpu.attention import overwrite as native_overwrite
+from model_server.kernels.cpu.served import has_native, overwrite_of
 from model_server.kernels.paged import Kernel, KernelRefusal
-from model_server.kernels.pages import (
-    Overwrite,
-    copy_pages,
-    copy_pages_apart,
-    overwrite,
-)
+from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.decoder import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
@@ -109,12 +94,12 @@ class StepProgram:
         *,
         vocab: int,
         logits: jax.sharding.Sharding | None = None,
-        near: Sequence[bool] = (),
+        window_layers: Sequence[bool] = (),
         encoder: EncoderProgram | None = None,
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on.
 
-        near: of each layer, True if it is among those with pages of their own; (): none has any.
+        window_layers: of each layer, True if it has pages of its own; (): none has.
 
         logits: their sharding, f32[R, V], between the two programs; None: replicated.
 
@@ -126,7 +111,7 @@ class StepProgram:
         self.limits = limits
         self.stage = stage
         self.embed = embed
-        self.near = tuple(near)
+        self.window_layers = tuple(window_layers)
         self.leaves = tuple(map(byte_shape, leaves))
         self.factors = blueprint.factors  # indices of the leaves that hold adapters
         self.pages = jax.tree.map(shape_of, tuple(pages))
@@ -150,11 +135,11 @@ class StepProgram:
     @property
     def overwrite(self) -> Overwrite:
         """Return the function with which programs overwrite pages of the pool."""
-        return native_overwrite if self._native else overwrite
+        return overwrite_of(self._kernel)
 
     @property
     def _native(self) -> bool:
-        return self._kernel == CpuAttention()
+        return has_native(self._kernel)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Trace the forward pass of one bucket for the devices that the shapes are sharded over.
@@ -237,8 +222,8 @@ class StepProgram:
     def lower_copy(self) -> jax.stages.Lowered:
         """Trace the program that copies pages within the pool."""
         jitted = jax.jit(
-            partial(copy_pages_apart, near=self.near, write=self.overwrite)
-            if self.near
+            partial(copy_pages_apart, window_layers=self.window_layers, write=self.overwrite)
+            if self.window_layers
             else partial(copy_pages, write=self.overwrite),
             donate_argnums=0,
             out_shardings=jax.tree.map(lambda array: array.sharding, self.pages),
@@ -248,7 +233,7 @@ class StepProgram:
     @property
     def copied(self) -> int:
         """Numbers that each entry of `Step.copies` has."""
-        return 2 if self.limits.near_window is None else 4
+        return 2 if self.limits.windows.sliding is None else 4
 
     def lower_write(self) -> jax.stages.Lowered:
         """Trace the program that writes the edits of a sequence into its slot."""
@@ -317,7 +302,7 @@ class StepProgram:
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
             batch = paged_batch(parts, self._kernel, self._split, self.limits.media)
-            if self.limits.recurrent:
+            if self.limits.windows.recurrent:
                 batch = batch.with_states(self.limits.page_size)
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))

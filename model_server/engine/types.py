@@ -13,55 +13,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from model_server.config import PrefixSharing
-from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import RowMedia
 
-
-class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of one engine; limits that the scheduler must not exceed."""
-
-    slots: int  # B: rows of the decode batch
-    pages: int  # P: pages in the pool, page 0 excluded (it is the runner's scratch page)
-    page_size: int  # G: tokens per page
-    max_context: int  # S: prompt plus answer of one sequence, at most
-    token_budget: int  # T: new tokens of one step, decodes included
-    max_logit_rows: int  # rows of one step that can yield a token or a score
-    prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
-    max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
-    max_mixed_blocks: int | None = None  # of a step that also decodes; None: see Pace
-    queue: int = 256  # waiting sequences before QueueFull
-    # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
-    # model has only one list.
-    short_context: int | None = None
-    max_running_per_account: int | None = None  # None: as many as there are slots
-    max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
-    prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
-    window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
-    # Tokens that layers with a window see at most, if others see all: they have pages of their own.
-    near_window: int | None = None  # None: all layers have pages in common
-    # Some layers keep a state of all tokens so far: none of these can be computed once more, and
-    # only full pages are shared.
-    recurrent: bool = False
-    adapters: int = 0  # places for adapters
-    # Tokens of one sequence that a step may try; 0: none. Stored sets of programs have the name.
-    draft_tokens: int = msgspec.field(default=0, name="guesses")
-    max_decodes: int | None = None  # decode rows of a step, draft tokens included; None: slots
-    steps_per_launch: int = 1  # decode steps that one launch computes where nobody waits
-    media: MediaLimits | None = None  # of the encoder beside the model; None: text alone
-
-    @property
-    def decodes(self) -> int:
-        """Decode rows of a step, at most."""
-        return self.max_decodes or self.slots
-
-    @property
-    def pages_per_sequence(self) -> int:
-        return -(-self.max_context // self.page_size)
-
-
 # Bits of `Sampling.edits`.
-COUNTS, BIASES, ALLOWED, BAD_WORDS = 1, 2, 4, 8
+COUNTS, BIASES, ALLOWED, BAD_WORDS, GUIDED = 1, 2, 4, 8, 16
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +50,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
             + BIASES * bool(biases)
             + ALLOWED * restricted
             + BAD_WORDS * bool(self.bad_words)
+            + GUIDED * self.guided
         )
 
 
@@ -173,7 +129,9 @@ class PageGrant(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     first: int
     pages: tuple[int, ...]  # 1 .. P; page 0 is never granted
-    near: tuple[int, ...] = ()  # likewise, of the near layers' own pages, if they have any
+    window_pages: tuple[
+        int, ...
+    ] = ()  # likewise, of the window layers' own pages, if they have any
 
 
 class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
@@ -195,14 +153,14 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
     guided: bool = False  # tokens are chosen only when a `Choose` has brought the masks
-    # Page to copy and page to overwrite, then the same two of the near layers; before all rows
+    # Page to copy and page to overwrite, then the same two of the window layers; before all rows
     copies: tuple[tuple[int, ...], ...] = ()
 
 
 class SlotMask(msgspec.Struct, frozen=True, array_like=True):
-    """The tokens that may be chosen next in a slot."""
+    """The tokens that may be chosen next in a slot, or behind the draft token of a row."""
 
-    slot: int
+    slot: int  # of row n of the step, if that tries a draft token: slots + 1 + n
     allowed: bytes  # u32[ceil(V / 32)], little-endian: bit t % 32 of word t // 32 for token t
 
 
@@ -252,6 +210,18 @@ class GrammarState(Protocol):
 
         That mask allows only the first of them.
         """
+        ...
+
+    def coming(self) -> tuple[int, ...]:
+        """Return the tokens that must come next, as far as they are known without waiting."""
+        ...
+
+    def draft(self, tokens: Sequence[int]) -> int:
+        """Return how many of these may come next, one after another; their masks are begun."""
+        ...
+
+    def drafted(self, count: int) -> bytes | None:
+        """Return the mask behind so many tokens of the last `draft`; None: it takes too long."""
         ...
 
     @property

@@ -51,7 +51,7 @@ def call_format(
             param="tools",
         )
     strict = any(tool.strict for tool in chat.tools)
-    if not (chat.must_call or strict or other):
+    if not (chat.must_call or chat.allowed_tools or strict or other):
         return None
     answer = _answer(dialect, chat, other)
     if dialect.reasoning is ReasoningParser.THINK:
@@ -119,7 +119,8 @@ def _harmony(forced: Format, other: Format | None) -> Format:
 def _chosen(chat: ChatOptions) -> Sequence[Tool]:
     """Return the tools that may be called."""
     if chat.tool_choice != ToolChoice.FUNCTION:
-        return chat.tools
+        allowed = chat.callable_tools
+        return [tool for tool in chat.tools if tool.name in allowed]
     chosen = [tool for tool in chat.tools if tool.name == chat.tool_name]
     if not chosen:
         raise InvalidRequest(

@@ -77,7 +77,7 @@ class ProxyBackend:
         return f"the proxy server is lost: {self._why}" if self._lost.is_set() else ""
 
     def listen(self, key: object, lost: Callable[[str], None]) -> None:
-        """Call `lost` with the reason, on a thread of its own, whenever the connection is lost."""
+        """Call `lost` with the reason, on a separate thread, whenever the connection is lost."""
         self._listeners[key] = lost
 
     def forget(self, key: object) -> None:

@@ -69,7 +69,7 @@ class Kernel(Protocol):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
-class NearTables:
+class WindowTables:
     """Places of a batch's tokens in the pages that layers with a window have to themselves."""
 
     pages: jax.Array  # i32[T], as in PagedBatch
@@ -90,7 +90,7 @@ class PagedBatch:
     block_limits: jax.Array  # i32[N, C]
     kernel: Kernel = field(metadata={"static": True})
     split: SequenceSharding | None = field(default=None, metadata={"static": True})
-    near: NearTables | None = None  # None: all layers have pages in common
+    window_tables: WindowTables | None = None  # None: all layers have pages in common
     states: StatePlaces | None = None  # None: no layer keeps a state
     # i32[N, C]: tokens behind itself that each query of a block sees, too; they are written by the
     # same step. None: none sees any. Windows count from the query's own place.
@@ -100,7 +100,7 @@ class PagedBatch:
 
     def with_states(self, page_size: int) -> PagedBatch:
         """Return the batch with the places of the states that recurrent layers keep."""
-        of = self._in_near()
+        of = self._in_windows()
         tables = of.decode_tables, of.decode_limits, of.block_tables, of.block_limits
         return replace(self, states=places_of(*tables, page_size))
 
@@ -125,7 +125,7 @@ class PagedBatch:
 
         Arguments are those of `NewTokens` and `Scores`.
         """
-        batch = self if window is None and chunk is None else self._in_near()
+        batch = self if window is None and chunk is None else self._in_windows()
         scores = Scores(scale, softcap, window, sinks, chunk)
         return self.kernel.attend(batch, layer, NewTokens(q, k, v), scores)
 
@@ -143,11 +143,13 @@ class PagedBatch:
             return advance_whole(blank, inputs, counts, step), held
         return advance(held, self.states, blank, inputs, counts, step, self.kernel)
 
-    def _in_near(self) -> PagedBatch:
-        if self.near is None:
+    def _in_windows(self) -> PagedBatch:
+        if self.window_tables is None:
             return self
-        places = {each.name: getattr(self.near, each.name) for each in fields(self.near)}
-        return replace(self, near=None, **places)
+        places = {
+            each.name: getattr(self.window_tables, each.name) for each in fields(self.window_tables)
+        }
+        return replace(self, window_tables=None, **places)
 
 
 # q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];

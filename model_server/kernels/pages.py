@@ -226,12 +226,12 @@ def copy_pages_apart(
     layers: tuple[LayerPages, ...],
     copies: jax.Array,
     *,
-    near: tuple[bool, ...],
+    window_layers: tuple[bool, ...],
     write: Overwrite = overwrite,
 ) -> tuple[LayerPages, ...]:
-    """As `copy_pages`, but in near layers by the last two of each `copies`, i32[N, 4]."""
+    """As `copy_pages`, but in window layers by the last two of each `copies`, i32[N, 4]."""
     of = {False: copies[:, :2], True: copies[:, 2:]}
-    pairs = zip(layers, near, strict=True)
+    pairs = zip(layers, window_layers, strict=True)
     return tuple(
         copied for layer, its in pairs for copied in copy_pages((layer,), of[its], write=write)
     )

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from model_server.config import AUTO, ModelServerConfig
 from model_server.disaggregation.handed_pages import transit_room
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.islands.proxy_backend import is_proxied
 from model_server.loading.media.encoder_plan import check_chunk, media_limits
 from model_server.loading.memory_plan import FreeMemory, PageBytes
@@ -83,9 +83,7 @@ class AskedLimits:
             max_running_per_account=config.max_running_per_account,
             max_queued_per_account=config.max_queued_per_account,
             prefix_cache=config.prefix_cache,
-            window=self._window,
-            near_window=self._near_window(context),
-            recurrent=recipe.recurrent,
+            windows=self._windows(context),
             adapters=recipe.adapters.places if recipe.adapters else 0,
             draft_tokens=placed.draft_tokens,
             max_decodes=None if decodes == slots else decodes,
@@ -102,13 +100,20 @@ class AskedLimits:
             return 1
         return config.steps_per_launch or (_PROXIED_STEPS if is_proxied() else 1)
 
-    def _near_window(self, context: int) -> int | None:
+    def _windows(self, context: int) -> WindowLimits:
+        return WindowLimits(
+            every=self._window,
+            sliding=self._sliding_window(context),
+            recurrent=self.placed.recipe.recurrent,
+        )
+
+    def _sliding_window(self, context: int) -> int | None:
         """Return the window of layers that have pages of their own; None: it would free no page.
 
         Nor do they beside a draft model, whose pages have the numbers of all layers'.
         """
         recipe = self.placed.recipe
-        window = recipe.near_window
+        window = recipe.sliding_window
         drafted = recipe.speculation.draft is not None  # beside whichever stage
         return None if drafted or window is None or window >= context else window
 
@@ -166,7 +171,7 @@ class AskedLimits:
     def _handoff_bytes(self, of: PageBytes, limits: EngineLimits) -> int:
         """Bytes of pages outside the pool: offered to other servers or being fetched."""
         directions = self.config.gives_pages + self.config.takes_pages
-        return directions * transit_room(limits).bytes(of.page, of.near)
+        return directions * transit_room(limits).bytes(of.page, of.window_page)
 
 
 def asked_context(recipe: Recipe, config: ModelServerConfig) -> int:

@@ -17,11 +17,11 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.layer_set import LayerSet, layer_sets
 from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, everywhere
-from model_server.engine.types import EngineLimits
 from model_server.kernels.cpu.attention import CpuAttention, unwritten
 from model_server.kernels.pages import Pages, allocate
 from model_server.loading.asked_limits import AskedLimits
@@ -54,7 +54,7 @@ class Deployment(PlacedModel):
     def parts(self) -> MemoryParts:
         """The bytes on all devices, other stages included, by what takes them."""
         limits, memory, everywhere = self.limits, self.memory, self._everywhere
-        state = state_bytes(limits.slots, self.recipe.vocab)
+        state = state_bytes(limits.slots, limits.draft_rows, self.recipe.vocab)
         pages = limits.pages_per_sequence if self.elastic else limits.pages
         work = memory.total - memory.kv - self.weight_bytes - state
         weights, kv, drafts_work = self._of_draft(limits.pages)
@@ -95,14 +95,16 @@ class Deployment(PlacedModel):
     @property
     def layer_sets(self) -> tuple[LayerSet, ...]:
         """The layers whose pages are handed over together."""
-        return layer_sets(self.pool_shapes, self.near_layers(self.limits.near_window))
+        return layer_sets(self.pool_shapes, self.window_layers(self.limits.windows.sliding))
 
     @property
     def layer_pages(self) -> tuple[int, ...]:
         """Pages of each layer, the scratch page excluded."""
-        pages, near = self.limits.pages, near_count(self.limits)
-        layers = self.near_layers(self.limits.near_window)
-        return tuple(near if its else pages for its in layers) or (pages,) * self.cache.layers
+        pages, window_pages = self.limits.pages, window_page_count(self.limits)
+        layers = self.window_layers(self.limits.windows.sliding)
+        return (
+            tuple(window_pages if its else pages for its in layers) or (pages,) * self.cache.layers
+        )
 
     @cached_property
     def program(self) -> StepProgram:
@@ -130,7 +132,7 @@ class Deployment(PlacedModel):
             vocab=self.recipe.vocab,
             # As the head leaves them: a device computes the logits of its part of the vocabulary.
             logits=self.layout.sharding((1, self.recipe.vocab), (None, "vocab")),
-            near=self.near_layers(self.limits.near_window),
+            window_layers=self.window_layers(self.limits.windows.sliding),
         )
 
     def allocate_pages(self) -> tuple[Pages, ...]:

@@ -12,8 +12,8 @@ from model_server.disaggregation.island_moves import IslandMoves
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.islands.island_runner import IslandRunner
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
-from model_server.engine.types import EngineLimits
 from model_server.islands.devices import Copy, answers, copies, copy_name, islands
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, run_all

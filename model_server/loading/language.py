@@ -12,9 +12,9 @@ from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.island_moves import IslandMoves
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import copies
 from model_server.islands.proxy_backend import is_proxied

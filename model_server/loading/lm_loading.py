@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
+
+import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.checkpoint_view import without_prefixes
+from model_server.checkpoints.checkpoint_view import with_whole_names, without, without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.island_moves import IslandPort
@@ -25,13 +28,14 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, CompiledAhead, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.adapters import AdapterFiles, Adapters
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.encoder import Encoder
 from model_server.engine.running.ops import Runner
-from model_server.engine.running.runner import ModelRunner, RunnerPart
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import RunnerPart
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits
 from model_server.islands.devices import island_devices
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there
@@ -52,12 +56,13 @@ from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
-from model_server.loading.weights import read_weights
+from model_server.loading.weights import mismatches, read_weights
 from model_server.models.recipe import Recipe
-from model_server.models.weights.sharding import spans_hosts
+from model_server.models.weights.sharding import Layout, spans_hosts
 from model_server.models.weights.weight import Blueprint
 from model_server.programs.finding import find_passes, find_ready
 from model_server.programs.ready_programs import ReadyPrograms
+from sax.errors import CheckpointError
 from sax.format import human_bytes as human
 from sax.types import ModelSpec, Progress
 
@@ -69,7 +74,29 @@ _MEASURED_RUNS = 2
 _LONG_RUN_S = 0.1  # long enough to be measured once
 
 
-class LmLoad:
+class LanguageLoad:
+    """A planned load of a language model; subclasses set `deployment` and build."""
+
+    deployment: Deployment
+    spans_hosts = False
+    order: str | None = None  # of programs over hosts; None: no host waits for another
+    others: Sequence[Runner] = ()  # lanes beside the first, once built
+
+    def __init__(
+        self, spec: ModelSpec, checkpoint: Checkpoint | None, config: ModelServerConfig
+    ) -> None:
+        self._spec = spec
+        self._checkpoint = checkpoint
+        self._config = config
+        self._seed = zlib.crc32(spec.model_id.encode())  # of random weights
+
+    @property
+    def measured(self) -> Deployment:
+        """The deployment whose buckets the runner has."""
+        return self.deployment
+
+
+class LmLoad(LanguageLoad):
     """One language model load, planned on construction.
 
     Raises MemoryPlanError or InvalidRequest if no plan fits.
@@ -92,9 +119,7 @@ class LmLoad:
         holders: the models in memory and the bytes that each has planned on a device.
         tasks: those beside generating. among: devices of one island; None: the first's.
         """
-        self._spec = spec
-        self._checkpoint = checkpoint
-        self._config = config
+        super().__init__(spec, checkpoint, config)
         self._transfer = transfer
         self.traffic: KvTransfers | None = None
         self.port: IslandPort | None = None  # to set before `build`, for islands that move pages
@@ -112,7 +137,6 @@ class LmLoad:
         check_context(self.deployment)
         self.spans_hosts = spans_hosts(layout)
         self.order = STEPS if self.spans_hosts else None
-        self.others: Sequence[Runner] = ()  # no lanes: all layers lie together
         self._check_kernel()
         _warn_of_plain(spec, planned.blueprint)
         logger.info(
@@ -128,11 +152,6 @@ class LmLoad:
             + (f",{told}" if (told := self._told_media) else ""),
         )
 
-    @property
-    def measured(self) -> Deployment:
-        """The deployment whose buckets the runner has."""
-        return self.deployment
-
     def build(self, programs: Programs, report: Report) -> ModelRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         if self.deployment.layout.platform != "cpu" or self.spans_hosts or self._ready is not None:
@@ -144,10 +163,10 @@ class LmLoad:
 
     def _build(self, programs: Programs, report: Report) -> ModelRunner:
         deployment = self.deployment
-        leaves = self._weights(deployment, self._checkpoint, report)
+        weights = partial(read_leaves, seed=self._seed, report=report, spec=self._spec)
+        leaves = weights(deployment, self._checkpoint)
         adapters = adapters_of(deployment, self._config)
         how, buckets = (self._checkpoint, self._seed, report), deployment.buckets
-        weights = partial(self._weights, report=report)
         parts = read_parts(deployment, *how, weights, adapters, buckets)
         if self.port is None:
             self.traffic = make_transfers(self._transfer, self._config, deployment)
@@ -157,13 +176,9 @@ class LmLoad:
         pages = deployment.allocate_pages()
         runner = ModelRunner(deployment.program, leaves, pages, buckets, parts)
         self.leaves = runner.leaves
-        try:
-            runner.compile(report, self._ready.over(programs) if self._ready else programs)
-            if self._ready is not None:
-                self._ready.tell("steps")
-        except BaseException:
-            runner.close()
-            raise
+        compile_or_close(runner, report, self._ready.over(programs) if self._ready else programs)
+        if self._ready is not None:
+            self._ready.tell("steps")
         return runner
 
     def disaggregation(self, runner: Runner, transfers: Transfers) -> Disaggregation:
@@ -207,24 +222,66 @@ class LmLoad:
         if draft := deployed(self.deployment):
             program_of(self.deployment, draft).lower(largest)
 
-    def _weights(
-        self, deployment: Deployment, checkpoint: Checkpoint | None, report: Report
-    ) -> list[Any]:
-        declared, layout = deployment.blueprint.declarations, deployment.layout
-        if checkpoint is None:
-            return random_weights(declared, self._seed, report, layout)
-        needed = without_prefixes(checkpoint, deployment.recipe.unused)
-        there = read_there(self._spec, deployment, needed, report)
-        return read_weights(declared, needed, report, layout) if there is None else there
-
     @property
     def _told_media(self) -> str:
         return told_media(self.deployment.recipe, self.deployment.encoder_bytes)
 
-    @property
-    def _seed(self) -> int:
-        """Seed of random weights."""
-        return zlib.crc32(self._spec.model_id.encode())
+
+def read_leaves(
+    plan: Deployment,
+    checkpoint: Checkpoint | None,
+    seed: int,
+    report: Report,
+    spec: ModelSpec | None = None,
+) -> list[jax.Array]:
+    """Read a model's or a stage's weights, or draw them with the seed. Raises CheckpointError.
+
+    spec: the model, whose weights the workers of its island read if they can.
+    """
+    declared, layout = plan.blueprint.declarations, plan.layout
+    if checkpoint is None:
+        return random_weights(declared, seed, report, layout)
+    own = own_tensors(plan.recipe, plan.blueprint, layout, checkpoint)
+    there = read_there(spec, plan, own, report) if spec else None
+    return read_weights(declared, own, report, layout) if there is None else there
+
+
+def own_tensors(
+    part: Recipe, module: Blueprint, layout: Layout, checkpoint: Checkpoint
+) -> Checkpoint:
+    """Return the checkpoint without the tensors of other stages. Raises CheckpointError.
+
+    Every host of a pipeline checks the whole checkpoint, so that all report the same error.
+    """
+    needed = without_prefixes(checkpoint, part.unused)
+    if part.stage is None:
+        return needed
+    whole = replace(part, stage=None).blueprint(layout, checkpoint)
+    if found := next(mismatches(whole.declarations, needed), None):
+        raise CheckpointError(found)
+    everything = set(_names(whole))
+    others = everything.difference(_names(module))
+    return without(with_whole_names(needed, everything), others)
+
+
+def _names(module: Blueprint) -> Iterator[str]:
+    return (name for weight in module.declarations for name in weight.source.names)
+
+
+class Compilable(Protocol):
+    """A runner before it serves."""
+
+    def compile(self, report: Report, programs: Programs) -> None: ...
+    def close(self) -> None: ...
+
+
+def compile_or_close(runner: Compilable, report: Report, programs: Programs) -> None:
+    """Compile every program of a runner, which is closed if that fails."""
+    try:
+        runner.compile(report, programs)
+    except BaseException:
+        runner.close()
+        raise
 
 
 def read_parts(
@@ -235,13 +292,13 @@ def read_parts(
     weights: Weights,
     adapters: AdapterFiles | None,
     buckets: Sequence[Bucket],
-) -> list[RunnerPart]:
+) -> list[RunnerPart[Any]]:
     """Return the parts that hosts warm in this order; a draft model, if there is one, comes last.
 
     weights: reads those of a deployment. adapters: of a model with room for them. buckets: of the
     steps. Raises CheckpointError.
     """
-    parts: list[RunnerPart] = []
+    parts: list[RunnerPart[Any]] = []
     if adapters is not None:
         parts.append(Adapters(adapters))
     if (encoder := plan.program.encoder) is not None:

@@ -27,20 +27,20 @@ _MOST_PAGES = 2**24  # if this device has no layer whose pages are counted
 class PageBytes:
     """Memory of one device that a number of pages takes, with a scratch page beside them."""
 
-    page: int  # bytes of one page, but for near layers
-    near: int = 0  # bytes of one page of near layers, which have their own
-    most_near: int = 0  # pages that near layers have at most, beside their scratch page
+    page: int  # bytes of one page, but for window layers
+    window_page: int = 0  # bytes of one page of window layers, which have their own
+    most_window_pages: int = 0  # pages that window layers have at most, beside their scratch page
 
     def pool(self, pages: int) -> int:
         """Return the bytes of all layers' pages."""
-        return (pages + 1) * self.page + (min(pages, self.most_near) + 1) * self.near
+        return (pages + 1) * self.page + (min(pages, self.most_window_pages) + 1) * self.window_page
 
     def fitting(self, free: int) -> int:
         """Return the most pages that take no more than these bytes; negative: not even scratch."""
-        alike = free // (self.page + self.near) - 1
-        if alike < self.most_near or not self.near:
+        alike = free // (self.page + self.window_page) - 1
+        if alike < self.most_window_pages or not self.window_page:
             return alike
-        rest = free - (self.most_near + 1) * self.near
+        rest = free - (self.most_window_pages + 1) * self.window_page
         return rest // self.page - 1 if self.page else _MOST_PAGES
 
 

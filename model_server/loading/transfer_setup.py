@@ -56,11 +56,16 @@ def make_disaggregation(
         hosts=jax.process_count(),
         jaxlib=jaxlib.version.__version__,
         draft=_told_pages(deployment.draft) if deployment.draft else "",
-        near_window=limits.near_window or 0,
+        near_window=limits.windows.sliding or 0,
     )
-    page, near = _page_bytes(deployment)
+    page, window_page = _page_bytes(deployment)
     return Disaggregation(
-        contract, transfers, runner, room=transit_room(limits), page_bytes=page, near_bytes=near
+        contract,
+        transfers,
+        runner,
+        room=transit_room(limits),
+        page_bytes=page,
+        window_bytes=window_page,
     )
 
 
@@ -72,13 +77,13 @@ def _told_pages(placed: PlacedModel) -> str:
 
 
 def _page_bytes(deployment: Deployment) -> tuple[int, int]:
-    """Return the bytes of a page and of a near one over all devices, a draft model's included."""
-    size, window = deployment.limits.page_size, deployment.limits.near_window
-    flags = deployment.near_layers(window) or (False,) * deployment.cache.layers
+    """Return the bytes of a page and of a window page over all devices, with the draft model's."""
+    size, window = deployment.limits.page_size, deployment.limits.windows.sliding
+    flags = deployment.window_layers(window) or (False,) * deployment.cache.layers
     each = _bytes_by_layer(deployment, size)
-    near = sum(compress(each, flags))
+    window_page = sum(compress(each, flags))
     draft = sum(_bytes_by_layer(deployment.draft, size)) if deployment.draft else 0
-    return sum(each) - near + draft, near
+    return sum(each) - window_page + draft, window_page
 
 
 def _bytes_by_layer(placed: PlacedModel, page_size: int) -> list[int]:

@@ -12,21 +12,18 @@ from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.packed import Packing
+from model_server.kernels.cpu.served import is_native
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.models.speculation import (
-    SPECULATION_DEFAULTS,
-    Speculation,
-    parse_speculation,
-)
+from model_server.models.speculation import SPECULATION_DEFAULTS, Speculation, parse_speculation
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
-from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
+from model_server.models.weights.quantization import Scheme, parse_quantize, quantization_of
 from model_server.models.weights.sharding import (
     ONE_DEVICE,
     HeadSplit,
@@ -35,7 +32,6 @@ from model_server.models.weights.sharding import (
     split_heads,
 )
 from model_server.models.weights.stage import Stage, stages_of
-from model_server.models.weights.tiled import tiles_fit
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
@@ -137,7 +133,7 @@ class Recipe:
         return max(self._windows, default=None)
 
     @property
-    def near_window(self) -> int | None:
+    def sliding_window(self) -> int | None:
         """Tokens that a query sees at most in the layers with a window; None: no layer differs."""
         apart = self.recurrent or None in self.windows
         return max(self._windows, default=None) if apart else None
@@ -192,7 +188,7 @@ class Recipe:
             layout=layout,
             quantization=quantization,
             adapters=self.adapters,
-            tiles=tiles_fit(layout),
+            tiles=is_native(layout.platform, layout.mesh.size),
         )
         made = blueprint(lambda: self.build(form))
         if quantization is not None:
@@ -219,24 +215,6 @@ class DraftRecipe:
 
     recipe: Recipe
     checkpoint: Checkpoint | None  # open while the model loads; None: random weights
-
-
-def quantization_of(
-    quantize: Scheme | str | None, stored: Callable[[str], Packing | None] | None
-) -> Quantization | None:
-    """Return how QUANTIZE holds weights. Raises InvalidRequest for "stored" without checkpoint.
-
-    stored: how the checkpoint stores a tensor, by name; None: there is none.
-    """
-    if isinstance(quantize, Scheme) or quantize is None:
-        return quantize
-    if stored is None:
-        raise InvalidRequest(
-            'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
-            'checkpoint: publish one, or give a scheme such as "int8"',
-            param="overrides.QUANTIZE",
-        )
-    return AsStored(stored)
 
 
 def _check_inside(stage: Stage, needed: tuple[int | None, ...], part: str) -> None:
@@ -346,20 +324,6 @@ class Family:
 
 
 AUTO = "auto"
-
-
-def without_auto(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values with the model's own context in place of MAX_CONTEXT "auto".
-
-    The memory plan shortens it later; a family computes with the longest that there may be.
-    Raises InvalidRequest for another word.
-    """
-    if isinstance(asked := values.get("MAX_CONTEXT"), str) and asked != AUTO:
-        raise InvalidRequest(
-            f'MAX_CONTEXT is {asked!r}; give a number of tokens, "{AUTO}" or null',
-            param="overrides.MAX_CONTEXT",
-        )
-    return {**values, "MAX_CONTEXT": None} if values.get("MAX_CONTEXT") == AUTO else values
 
 
 def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:

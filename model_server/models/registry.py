@@ -20,15 +20,7 @@ from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.media.media_overrides import rows_in_memory, wanted_config
 from model_server.models.overrides import apply_overrides
-from model_server.models.recipe import (
-    AUTO,
-    SERVING_DEFAULTS,
-    Family,
-    ModelClass,
-    Recipe,
-    serving,
-    without_auto,
-)
+from model_server.models.recipe import AUTO, SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
 from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
 from model_server.models.vision.resnet import RESNET
@@ -330,3 +322,17 @@ def refuse_lookalike(model_type: object, family: str) -> None:
             f"config.json has model_type {model_type!r}, which looks like the {family} family but "
             f"is not computed like it ({reason}): serve a model of a supported family"
         )
+
+
+def without_auto(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values with the model's own context in place of MAX_CONTEXT "auto".
+
+    The memory plan shortens it later; a family computes with the longest that there may be.
+    Raises InvalidRequest for another word.
+    """
+    if isinstance(asked := values.get("MAX_CONTEXT"), str) and asked != AUTO:
+        raise InvalidRequest(
+            f'MAX_CONTEXT is {asked!r}; give a number of tokens, "{AUTO}" or null',
+            param="overrides.MAX_CONTEXT",
+        )
+    return {**values, "MAX_CONTEXT": None} if values.get("MAX_CONTEXT") == AUTO else values

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Op
-from model_server.engine.types import EngineLimits, Step
+from model_server.engine.types import (
+    Step,
+)
 from sax.types import ModelSpec
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import jax
 
 from model_server.multihost.hello import why_uneven
-from model_server.multihost.hostnames import is_loopback
 from model_server.multihost.membership import Membership
+from sax.host import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from model_server.engine.failure import as_load_error
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Pending, Runner
-from model_server.engine.types import EngineLimits
 from model_server.multihost.channel import AnswerSender, CommandReceiver, open_context
 from model_server.multihost.commands import (
     Bye,

@@ -14,8 +14,8 @@ import sax.errors
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.compiling import Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Connect, DropPages, FetchPages, Runner
-from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Do, Drop, LoadCommand, ProgramCommand, Vote
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.primary import Primary
@@ -58,7 +58,7 @@ class GangTransfers:
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
         """Fetch on every host. Raises the local error, or ReplicaLost with a host's reason."""
         count = self._counts.pop(key, PageCount(0))
-        op = FetchPages(key, count.pages, count.near, tuple(addresses), deadline_s)
+        op = FetchPages(key, count.pages, count.window_pages, tuple(addresses), deadline_s)
         number = self._hosts.ask(self._servable, op)
         failure: SaxError | None = None
         try:

@@ -7,19 +7,12 @@ from dataclasses import dataclass, replace
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.engine.buckets import Bucket
+from model_server.engine.column_layout import logit_rows
 from model_server.engine.compiling import compiled_in_turn
-from model_server.engine.step_arrays import logit_rows
 from model_server.engine.step_program import StepProgram
 from model_server.loading.deployment import Deployment
 from model_server.plan.compiled import Measured, measure, measure_choice, with_choice
-from model_server.plan.depth import (
-    Depths,
-    further_layers,
-    growth_of,
-    shallow,
-    uneven_bytes,
-    whole,
-)
+from model_server.plan.depth import Depths, further_layers, growth_of, shallow, uneven_bytes, whole
 from model_server.plan.work import Workload
 
 Told = Callable[[Measured], None]

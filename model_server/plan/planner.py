@@ -15,7 +15,7 @@ from typing import Any
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment, plan_pages
@@ -333,7 +333,7 @@ def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) 
         code=code,
         kv=deployment.memory.kv,
         kv_pages=deployment.memory.pages,
-        kv_near_pages=near_count(deployment.limits),
+        kv_near_pages=window_page_count(deployment.limits),
         kv_pages_free=fitting,
         kv_free=of.pool(fitting),
         page_size=deployment.limits.page_size,

@@ -38,6 +38,7 @@ from model_server.services.control_service import (
 from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
+from model_server.services.prefill_service import PrefillService
 from model_server.services.saxml_services import (
     AudioService,
     CustomService,
@@ -45,10 +46,10 @@ from model_server.services.saxml_services import (
     TranscriptService,
     VisionService,
 )
-from model_server.services.token_service import PrefillService, TokenService
+from model_server.services.token_service import TokenService
+from model_server.serving.adapter_servable import AdapterServable
 from model_server.serving.admission import Admission
 from model_server.serving.handler import Handler
-from model_server.serving.lm_servable import AdapterServable
 from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.passes.custom import CustomCalls
 from model_server.serving.passes.embeddings import Embeddings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits
 from model_server.programs.keys import Keys, differences
 from model_server.programs.manifest import Manifest, shape_differences
 

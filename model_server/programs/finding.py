@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from model_server.config import BESIDE_CHECKPOINTS, ModelServerConfig
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits
 from model_server.engine.versions import versions
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.sharding import Layout

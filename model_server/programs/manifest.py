@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import fields
 
-from model_server.engine.paging.near_count import most_near
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits, WindowLimits
+from model_server.engine.paging.window_page_count import most_window_pages
 from model_server.programs.keys import Keys
 from sax.errors import CheckpointError
 
@@ -24,7 +26,7 @@ _OF_HOST = (  # may differ (pages), or affect no program (the rest)
     "max_queued_per_account",
     "prefix_cache",  # a set has the program that copies pages, whether it is off or not
     "window",
-    "draft_tokens",
+    "guesses",
 )
 
 
@@ -57,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Name of the set's folder: the same for everything that belongs in one set."""
-        alike = (self.weights, self.keys, self.limits, self.sax, self.passes)
+        alike = (self.weights, self.keys, flat(self.limits), self.sax, self.passes)
         alike += (self.draft,) if self.draft else ()
         digest = hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()[:12]
         return f"{re.sub('[^a-z0-9]+', '-', self.topology.lower())}-{digest}"
@@ -68,7 +70,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    text = msgspec.to_builtins(manifest) | {"limits": flat(manifest.limits)}
+    return msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
 
 
 def decode(body: bytes) -> Manifest:
@@ -77,22 +80,43 @@ def decode(body: bytes) -> Manifest:
         version = msgspec.json.decode(body, type=_ManifestFormat).format
         if version != FORMAT:
             raise CheckpointError(f"it has format {version}, and this sax reads format {FORMAT}")
-        return msgspec.json.decode(body, type=Manifest)
+        text = msgspec.json.decode(body)
+        return msgspec.convert(text | {"limits": _by_part(text.get("limits"))}, Manifest)
     except msgspec.MsgspecError as exc:
         raise CheckpointError(f"it is not a manifest of compiled programs: {exc}") from exc
 
 
+def flat(limits: EngineLimits) -> Mapping[str, Any]:
+    """Return the limits by name as sets of format 1 store them: all parts in one record."""
+    windows = _named(limits.windows)
+    return {name: each for name, each in _named(limits).items() if name != "windows"} | windows
+
+
+def _named(record: msgspec.Struct) -> dict[str, Any]:
+    return {each.encode_name: getattr(record, each.name) for each in fields(record)}
+
+
+def _by_part(stored: Any) -> Any:
+    if not isinstance(stored, dict):
+        return stored
+    apart = {each.encode_name for each in fields(WindowLimits)} & stored.keys()
+    core = {name: each for name, each in stored.items() if name not in apart}
+    return core | {"windows": {name: stored[name] for name in apart}}
+
+
 def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
     """Describe differences in the limits that shape programs, other than pages."""
-    names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
+    wanted = flat(here)
     found = [
-        f"made for {name} {getattr(made, name)}, this server has {getattr(here, name)}"
-        for name in names
-        if getattr(made, name) != getattr(here, name)
+        f"made for {name} {each}, this server has {wanted[name]}"
+        for name, each in flat(made).items()
+        if name not in _OF_HOST and each != wanted[name]
     ]
-    near, own = most_near(made), most_near(here)
-    if not found and near != own:  # draft tokens and the prefix cache change it
-        found = [f"made for {near} pages of layers with a window, this server has {own}"]
+    made_pages, own_pages = most_window_pages(made), most_window_pages(here)
+    if not found and made_pages != own_pages:  # draft tokens and the prefix cache change it
+        found = [
+            f"made for {made_pages} pages of layers with a window, this server has {own_pages}"
+        ]
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits
 from model_server.models.weights.sharding import Layout
 from model_server.multihost.hello import machine
 from model_server.programs.keys import Keys, flags_of

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.services.call import (
-    account_of_call,
-    tell_cost,
-    time_left_s,
-    traceparent_of_call,
-)
-from model_server.services.connection import Delivery, TokenStream
-from model_server.serving.engine_request import sample_seeds
+from model_server.services.call import account_of_call, tell_cost, time_left_s, traceparent_of_call
+from model_server.services.token_stream import Delivery, TokenStream
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, SCORE, Handler
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
@@ -254,3 +249,13 @@ def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:
         score=sample.score,
         scores=[sample.score],
     )
+
+
+_SEEDS = 2**64
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
+
+
+def sample_seeds(seed: int | None, count: int) -> list[int]:
+    """Return a seed for each sample of a request; the first is the caller's own."""
+    first = secrets.randbits(64) if seed is None else seed
+    return [(first + index * _SEED_STRIDE) % _SEEDS for index in range(count)]

@@ -11,12 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from model_server.services.call import (
-    account_of_call,
-    tell_cost,
-    time_left_s,
-    traceparent_of_call,
-)
+from model_server.services.call import account_of_call, tell_cost, time_left_s, traceparent_of_call
 from model_server.services.lm_service import Samples, sampled
 from model_server.serving.chats.items import message_of, text_of
 from model_server.serving.handler import MM_GENERATE, MM_SCORE, Handler

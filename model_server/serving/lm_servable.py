@@ -9,37 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from model_server.engine.engine import (
-    Announce,
-    Engine,
-    EngineRequest,
-    EngineStats,
-    SequenceUpdate,
-)
-from model_server.engine.failure import DevicesLost, as_load_error
+from model_server.engine.engine import Announce, Engine, EngineRequest, SequenceUpdate
 from model_server.engine.islands.engine_group import EngineGroup
-from model_server.engine.islands.split_group import SplitGroup
-from model_server.engine.outbox import Deliver
-from model_server.engine.running.ops import Runner
 from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
 from model_server.islands.proxy_backend import BACKEND
-from model_server.loading.loaded import Loaded, LoadedAdapter
+from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_batches import LoadedBatches
 from model_server.serving.batch_servable import BatchServable
+from model_server.serving.engines import engine_of
+from model_server.serving.lm_figures import LmFigures
 from model_server.serving.method_stats import MethodStats
-from model_server.serving.query_cost import CostMeter
 from model_server.serving.spans import Spans
-from sax.activity import Activity
-from sax.errors import NotLoaded, ReplicaLost, SaxError, ShuttingDown
-from sax.memory_parts import MemoryParts
+from sax.errors import NotLoaded, ReplicaLost, SaxError
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +36,7 @@ L = TypeVar("L", bound=LoadedBatches)
 _RECENT_STEPS = 10
 
 
-class LmServable:
+class LmServable(LmFigures):
     """Runs on the event loop; only `_deliver` runs on the engine's thread."""
 
     kind = "a language model"
@@ -76,7 +64,7 @@ class LmServable:
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
-        self._engine = engine or _engine_of(loaded, self._deliver, on_hang)
+        self._engine = engine or engine_of(loaded, self._deliver, on_hang)
         # Beside generating
         beside = (each for each in (loaded.embedder, loaded.gradients) if each is not None)
         self._beside = [BatchServable(model_id, each) for each in beside]
@@ -128,10 +116,6 @@ class LmServable:
         if receive is not None:
             receive(SequenceUpdate(sequence, RowResult(), error=error))
 
-    def has_slot(self, sequence: int) -> bool:
-        """Return False while a sequence waits in the queue, and once it has ended."""
-        return self._engine.has_slot(sequence)
-
     def lose(self, error: ReplicaLost) -> None:
         """Fail all waiting requests now and refuse new ones: a host of this replica is lost.
 
@@ -142,82 +126,10 @@ class LmServable:
         for sequence, receive in receivers.items():
             receive(SequenceUpdate(sequence, RowResult(), error=error))
 
-    @property
-    def note(self) -> str:
-        return "; ".join(filter(None, (self.loaded.note, self.lost_islands)))
-
-    @property
-    def lost_islands(self) -> str:
-        """Count of lost islands, for messages; "" if none is."""
-        if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
-            return ""
-        lost = self.loaded.islands.lost_of(self._engine.islands)
-        return f"{lost} of {self.loaded.islands.count} islands lost" if lost > 0 else ""
-
-    @property
-    def computes(self) -> bool:
-        """False while fewer islands compute than readiness asks for."""
-        if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
-            return True
-        return self.loaded.islands.suffice(self._engine.islands)
-
-    @property
-    def kernels(self) -> str:
-        return self.loaded.kernels
-
-    @property
-    def memory(self) -> int:
-        """Bytes of weights, KV pages and workspace."""
-        return self.loaded.memory
-
-    @property
-    def parts(self) -> MemoryParts:
-        return self.loaded.parts
-
-    @property
-    def activity(self) -> Activity:
-        stats = self.stats()
-        return Activity(
-            slots=stats.slots,
-            slots_used=stats.slots_used,
-            pages=stats.pages,
-            pages_used=stats.pages_used,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=stats.prefix_hits,
-            generated_tokens=stats.tokens,
-            answers_begun=self.first_tokens.count,
-            first_token_s=self.first_tokens.total_s,
-            answers_timed=self.token_intervals.count,
-            token_interval_s=self.token_intervals.total_s,
-        )
-
-    @property
-    def running(self) -> int:
-        """Sequences with a slot."""
-        return self.stats().running
-
-    @property
-    def waiting(self) -> int:
-        return self.stats().waiting
-
-    @property
-    def failure(self) -> str | None:
-        failed = self._lost or self._engine.failed
-        if isinstance(failed, DevicesLost) and self.loaded.islands is not None:
-            return None  # it waits for an island
-        return f"the engine stopped: {as_load_error(failed).text}" if failed else None
-
-    def stats(self) -> EngineStats:
-        return self._engine.stats()
-
     def part(self, kind: type[L]) -> BatchServable[L] | None:
         """Return what serves such calls beside generating; None: it was not published for them."""
         found = (each.part(kind) for each in self._beside)
         return next((each for each in found if each is not None), None)
-
-    def cost_meter(self) -> CostMeter:
-        """Begin to measure what a request costs."""
-        return CostMeter(self._engine.stats, self.loaded.devices)
 
     async def close(self, drain_s: float) -> None:
         self.closing = True
@@ -251,151 +163,3 @@ class LmServable:
 
     def _unloaded(self) -> NotLoaded:
         return NotLoaded(f"{self.model_id} was unloaded before this request was done")
-
-
-def _engine_of(loaded: Loaded, deliver: Deliver, on_hang: OnHang | None) -> Engine | EngineGroup:
-    """Return a model's engine, or those of its islands, which come and go by themselves."""
-
-    def make(runner: Runner, deliver: Deliver, **shared: Any) -> Engine:
-        times, limit_s = loaded.step_times, loaded.step_limit_s
-        return Engine(runner, deliver, times, limit_s, on_hang, loaded.stream_interval_s, **shared)
-
-    islands = loaded.islands
-    if islands is None:
-        return make(loaded.runner, deliver)
-
-    def lost(island: str, failure: DevicesLost) -> None:
-        islands.lost(island, group.add, lambda: group.give_up(_nowhere(failure)))
-
-    if (moves := islands.moves) is None:
-        group = EngineGroup(deliver, make, lost)
-    else:
-        limits = loaded.runner.limits
-        group = SplitGroup(deliver, limits, moves.prompts, moves, make, lost)
-    for island, lanes in islands.lanes.items():
-        group.add(island, *lanes)
-    BACKEND.listen(islands, lambda why: group.lose(DevicesLost(why)))
-    islands.watch(lambda island: group.lose(DevicesLost("it does not answer"), island))
-    return group
-
-
-def _nowhere(failure: DevicesLost) -> ReplicaLost:
-    return ReplicaLost(f"all devices of this replica are lost ({failure}); try another replica")
-
-
-class AdapterServable(LmServable):
-    """A LoRA adapter as a model of its own: its name, methods and end; its base's engine.
-
-    Its sequences are the base's with a place beside them.
-    """
-
-    kind = "an adapter of a language model"
-
-    def __init__(self, model_id: str, adapter: LoadedAdapter, base: LmServable) -> None:
-        super().__init__(model_id, adapter.loaded, engine=base._engine)
-        self._base = base
-        self._place = adapter.place
-        # Of this load: places are used again, and pages of another adapter's must not be found.
-        self._salt = f"adapter:{secrets.token_hex(8)}:"
-        self._held = adapter.runner
-        self._live: dict[int, bool] = {}  # by sequence: a token has come
-        self._ended = asyncio.Event()  # set whenever nothing is live
-        self._totals = Counter[str]()
-
-    def submit(
-        self,
-        engine_request: EngineRequest,
-        receive: Receive,
-        *,
-        reserved: bool = False,
-        announce: Announce | None = None,
-    ) -> int:
-        if self.closing:
-            raise ShuttingDown(f"{self.model_id} is being unloaded on this replica; try another")
-        sequence = self._base.submit(
-            replace(engine_request, adapter=self._place, salt=f"{self._salt}{engine_request.salt}"),
-            lambda update: self._receive(update, receive),
-            reserved=reserved,
-            announce=announce,
-        )
-        self._live[sequence] = False
-        self._ended.clear()
-        self.prompt_tokens += len(engine_request.prompt)
-        return sequence
-
-    def cancel(self, sequence: int) -> None:
-        if sequence in self._live:
-            self._base.cancel(sequence)
-            self._end(sequence, "cancelled")
-
-    def lose(self, error: ReplicaLost) -> None:
-        """Refuse new requests; the base fails those that wait."""
-        self._lost = error
-
-    @property
-    def memory(self) -> int:
-        """Its place is part of its base's memory."""
-        return 0
-
-    @property
-    def failure(self) -> str | None:
-        if self._base.closing:
-            return f"its base {self._base.model_id} was unloaded here"
-        return self._base.failure
-
-    def stats(self) -> EngineStats:
-        """Return its own sequences and tokens; steps and pages are its base's."""
-        running = sum(self._live.values())
-        base = self._base.stats()
-        return EngineStats(
-            running=running,
-            waiting=len(self._live) - running,
-            slots=base.slots,
-            slots_used=running,
-            pages=base.pages,
-            pages_used=0,
-            pages_cached=0,
-            steps=0,
-            tokens=self._totals["tokens"],
-            prefill_tokens=0,
-            decode_tokens=0,
-            preemptions=0,
-            prefix_queries=0,
-            prefix_hits=0,
-            prefix_evictions=0,
-            draft_tokens=0,
-            draft_tokens_accepted=0,
-            busy_s=0.0,
-            finished=self._totals["finished"],
-            cancelled=self._totals["cancelled"],
-        )
-
-    async def close(self, drain_s: float) -> None:
-        """Let running requests finish within the time, then free the place."""
-        self.closing = True
-        if self._live:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), drain_s)
-        for sequence in list(self._live):
-            self._base.end(sequence, self._unloaded())
-        self._held.close()
-
-    def _receive(self, update: SequenceUpdate, receive: Receive) -> None:
-        if update.result.token is not None:
-            self._live[update.sequence] = True
-            self._totals["tokens"] += 1
-        if update.finish is not None or update.error is not None:
-            self._end(update.sequence, "finished" if update.error is None else "cancelled")
-        if isinstance(update.error, NotLoaded):
-            update = replace(update, error=self._unloaded())
-        receive(update)
-
-    def _end(self, sequence: int, how: str) -> None:
-        self._live.pop(sequence, None)
-        self._totals[how] += 1
-        if not self._live:
-            self._ended.set()
-
-    def _unloaded(self) -> NotLoaded:
-        base = f", with its base {self._base.model_id}," if self._base.closing else ""
-        return NotLoaded(f"{self.model_id}{base} was unloaded before this request was done")

@@ -16,8 +16,8 @@ from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import RowResult
-from model_server.serving.engine_request import check_device_sampling, check_ids
 from model_server.serving.lm_servable import LmServable
+from model_server.serving.request_checks import check_device_sampling, check_ids
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter
@@ -52,7 +52,7 @@ class Prefiller:
         if not outgoing.take(count):
             raise QueueFull(
                 f"{outgoing.used.pages} of {outgoing.room.pages} pages wait to be fetched here"
-                f"{_told_near(outgoing)}",
+                f"{_told_window_pages(outgoing)}",
                 retry_after_s=_RETRY_S,
             )
         self._open[key] = _nothing  # nothing to free yet
@@ -116,8 +116,8 @@ def _nothing() -> None:
     pass
 
 
-def _told_near(outgoing: PageAllowance) -> str:
-    used, room = outgoing.used.near, outgoing.room.near
+def _told_window_pages(outgoing: PageAllowance) -> str:
+    used, room = outgoing.used.window_pages, outgoing.room.window_pages
     return f", and {used} of {room} of layers with a window or a state" if room else ""
 
 

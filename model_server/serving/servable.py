@@ -14,8 +14,9 @@ from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.loading.loaded_batches import LoadedBatches
 from model_server.loading.loaded_model import LoadedModel
+from model_server.serving.adapter_servable import AdapterServable
 from model_server.serving.batch_servable import BatchServable
-from model_server.serving.lm_servable import AdapterServable, LmServable
+from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts

@@ -22,8 +22,16 @@ from sax.auth.credentials import (
     presented_account,
     presented_token,
 )
-from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.losses import SILENCE_S, Pulse, ReplicaDied, ReplicaSilent, end_of_stream, is_death
+from sax.client.inbox import Inbox, Item, Mailbox, is_last
+from sax.client.losses import (
+    SILENCE_S,
+    Breaks,
+    Pulse,
+    ReplicaDied,
+    ReplicaSilent,
+    end_of_stream,
+    is_death,
+)
 from sax.client.routing.choice import ServerLoad
 from sax.errors import Cancelled, DeadlineExceeded, InvalidRequest, ReplicaLost, SaxError, fresh
 from sax.proto import tokens_pb2
@@ -31,7 +39,6 @@ from sax.types import GenerateRequest, TokenChunk
 from sax.wire import rpc
 from sax.wire.tokens import decode_chunk, decode_failure, encode_generate, put_timeout
 
-_SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
 _LATER_S = 0.5  # past a deadline, for the server to say how the request spent its time
 
 Reply = TypeVar("Reply", bound=Message)
@@ -60,8 +67,7 @@ class ModelServerConnection:
         self._reader: asyncio.Task[None] | None = None
         self._pulse = Pulse(self._owes, self._ask_for_beats, self._fall_silent, silence_s)
         self._calls = 0
-        self._broke_at = self._died_at = float("-inf")
-        self._only_one_waited = False  # when the server died
+        self._breaks = Breaks()
 
     @property
     def outstanding(self) -> int:
@@ -69,8 +75,7 @@ class ModelServerConnection:
 
     @property
     def load(self) -> ServerLoad:
-        since_break_s = asyncio.get_running_loop().time() - self._broke_at
-        return ServerLoad(since_break_s < _SUSPECT_S, self.outstanding)
+        return ServerLoad(self._breaks.broke_lately, self.outstanding)
 
     async def call(
         self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
@@ -137,27 +142,17 @@ class ModelServerConnection:
         try:
             yield
         except ReplicaLost as error:
-            self._note_break()
+            self._breaks.note()
             if not is_death(error):
                 raise
             raise self._died(error) from error
         finally:
             self._calls -= 1
 
-    def _note_break(self) -> None:
-        self._broke_at = asyncio.get_running_loop().time()
-
     def _died(self, error: SaxError) -> ReplicaDied:
         """Return the error of a request that waited for a part of its answer."""
-        now = asyncio.get_running_loop().time()
-        if now - self._died_at > _SUSPECT_S:  # the first of all that end with the server
-            heard = sum(inbox.heard for inbox in self._inboxes.values())
-            waiting = len(self._inboxes) - heard + self._calls
-            self._only_one_waited = waiting == 1 and heard > 0
-            self._died_at = now
-        died = ReplicaDied(error.text)
-        died.alone = self._only_one_waited
-        return died
+        heard = sum(inbox.heard for inbox in self._inboxes.values())
+        return self._breaks.death(error, heard, len(self._inboxes) - heard + self._calls)
 
     @contextmanager
     def _asked(
@@ -261,7 +256,7 @@ class ModelServerConnection:
 
     def _fail_all(self, error: SaxError) -> None:
         if not isinstance(error, Cancelled):
-            self._note_break()
+            self._breaks.note()
         died = is_death(error)
         waiting = {number for number, inbox in self._inboxes.items() if died and not inbox.heard}
         errors = {number: self._died(error) for number in waiting}
@@ -282,3 +277,36 @@ def _check_size(message: tokens_pb2.ToServer) -> None:
         raise InvalidRequest(
             f"the request has {size} bytes: send at most {rpc.REQUEST_BYTES}", param="prompt"
         )
+
+
+class Outlet:
+    """Passes chunks to a sink as they arrive: only the end wakes a task, not each token."""
+
+    __slots__ = ("_sink", "heard", "over")
+
+    def __init__(self, sink: Callable[[TokenChunk], None]) -> None:
+        self.heard = False
+        self._sink = sink
+        # The last chunk, or the error that replaced it or that the sink raised.
+        self.over: asyncio.Future[tokens_pb2.Chunk] = asyncio.get_running_loop().create_future()
+
+    def put(self, item: Item) -> None:
+        self.heard = True
+        if self.over.done():
+            return
+        try:
+            if isinstance(item, SaxError):
+                raise item
+            if not self._hand_on(item):
+                self.over.set_result(item)
+        except Exception as exc:  # a bug in one sink must not end the stream of all requests
+            self.over.set_exception(exc)
+            self.over.exception()  # mark as retrieved: a cancelled reader never does
+
+    def _hand_on(self, chunk: tokens_pb2.Chunk) -> bool:
+        """Pass a chunk to the sink; return True if more will come."""
+        if chunk.HasField("failure"):
+            return False
+        decoded = decode_chunk(chunk)
+        self._sink(decoded)
+        return decoded.finish_reason is None

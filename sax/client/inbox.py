@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from sax.errors import SaxError
 from sax.proto import tokens_pb2
-from sax.types import TokenChunk
-from sax.wire.tokens import decode_chunk
 
 Item = tokens_pb2.Chunk | SaxError
 
@@ -59,36 +56,3 @@ class Inbox:
         if isinstance(item, SaxError):
             raise item
         return item
-
-
-class Outlet:
-    """Passes chunks to a sink as they arrive: only the end wakes a task, not each token."""
-
-    __slots__ = ("_sink", "heard", "over")
-
-    def __init__(self, sink: Callable[[TokenChunk], None]) -> None:
-        self.heard = False
-        self._sink = sink
-        # The last chunk, or the error that replaced it or that the sink raised.
-        self.over: asyncio.Future[tokens_pb2.Chunk] = asyncio.get_running_loop().create_future()
-
-    def put(self, item: Item) -> None:
-        self.heard = True
-        if self.over.done():
-            return
-        try:
-            if isinstance(item, SaxError):
-                raise item
-            if not self._hand_on(item):
-                self.over.set_result(item)
-        except Exception as exc:  # a bug in one sink must not end the stream of all requests
-            self.over.set_exception(exc)
-            self.over.exception()  # mark as retrieved: a cancelled reader never does
-
-    def _hand_on(self, chunk: tokens_pb2.Chunk) -> bool:
-        """Pass a chunk to the sink; return True if more will come."""
-        if chunk.HasField("failure"):
-            return False
-        decoded = decode_chunk(chunk)
-        self._sink(decoded)
-        return decoded.finish_reason is None

@@ -87,6 +87,35 @@ _NO_CONNECTION = "failed to connect"  # in gRPC's own words
 _FROZEN = "ping timeout"  # in its words, too: a machine that hangs or is cut off
 
 
+_SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
+
+
+class Breaks:
+    """The breaks of one connection, the last of them the end of its server maybe."""
+
+    def __init__(self) -> None:
+        self._broke_at = self._died_at = float("-inf")
+        self._only_one_waited = False  # when the server died
+
+    @property
+    def broke_lately(self) -> bool:
+        return asyncio.get_running_loop().time() - self._broke_at < _SUSPECT_S
+
+    def note(self) -> None:
+        self._broke_at = asyncio.get_running_loop().time()
+
+    def death(self, error: SaxError, heard: int, waiting: int) -> ReplicaDied:
+        """Return the error of a request that waited for a part of its answer, as `waiting` did;
+        `heard` others had had a part of theirs."""
+        now = asyncio.get_running_loop().time()
+        if now - self._died_at > _SUSPECT_S:  # the first of all that end with the server
+            self._only_one_waited = waiting == 1 and heard > 0
+            self._died_at = now
+        died = ReplicaDied(error.text)
+        died.alone = self._only_one_waited
+        return died
+
+
 def is_death(error: SaxError) -> bool:
     """Return True if the connection was closed, as the system does when a process ends."""
     return type(error) is ReplicaLost and not (

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sax.errors import InvalidRequest
+from sax.passes import Classified, Embedded, Gradients, PairScores
 from sax.proto import lm_pb2, tokens_pb2
-from sax.types import Classified, Embedded, EmbedInput, Gradients, PairScores
+from sax.types import EmbedInput
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs
 
 

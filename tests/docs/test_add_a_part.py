@@ -7,11 +7,11 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from model_server.engine.hooks import SequenceHooks
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import PARTS, new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import SequenceHooks
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 
 ROOT = Path(__file__).parents[2]

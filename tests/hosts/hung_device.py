@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from model_server.engine.running.launched import Launched
+from model_server.engine.running.compiled_steps import Launched
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.types import Step
 

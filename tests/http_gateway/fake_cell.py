@@ -31,14 +31,13 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.names import ModelId, check_checkpoint, check_model_path
+from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling, settle
 from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     Canary,
     ChatOptions,
-    Classified,
-    Embedded,
     EmbedInput,
     Event,
     GenerateRequest,
@@ -47,7 +46,6 @@ from sax.types import (
     Message,
     ModelSpec,
     Overview,
-    PairScores,
     PublishedModel,
     ReplicaStatus,
     Rights,

@@ -15,7 +15,7 @@ from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter, ValidationError
 
-from http_gateway.openai.completion_schema import CompletionRequest
+from http_gateway.openai.completions import CompletionRequest
 from http_gateway.openai.schema import ChatRequest
 from sax.errors import UnsupportedParameter
 

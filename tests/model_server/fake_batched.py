@@ -16,16 +16,12 @@ import numpy as np
 from model_server.loading.custom.loaded_custom import CustomRequest, LoadedCustom
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.passes.embed_loading import methods_of
-from model_server.loading.passes.loaded_passes import (
-    GradientInput,
-    LoadedEmbedder,
-    LoadedGradients,
-)
+from model_server.loading.passes.loaded_passes import GradientInput, LoadedEmbedder, LoadedGradients
 from model_server.loading.vision.loaded_vision import LoadedVision, SeenImage
 from model_server.sharing.images.forms import SquareForm
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
-from sax.types import Gradients
+from sax.passes import Gradients
 
 MEMORY = 500
 CONTEXT = 100

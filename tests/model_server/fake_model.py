@@ -21,7 +21,10 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handed_pages import PageCount
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.limits import EngineLimits
+from model_server.engine.types import (
+    Sampling,
+)
 from model_server.loading.audio.loaded_audio import LoadedAudio
 from model_server.loading.custom.loaded_custom import LoadedCustom
 from model_server.loading.loaded import Loaded

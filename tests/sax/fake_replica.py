@@ -18,6 +18,7 @@ import grpc.aio
 from msgspec.structs import replace
 
 from sax.errors import SaxError
+from sax.passes import Embedded
 from sax.proto import (
     custom_pb2,
     custom_pb2_grpc,
@@ -28,17 +29,12 @@ from sax.proto import (
     tokens_pb2,
     tokens_pb2_grpc,
 )
-from sax.types import Embedded, GenerateRequest, TokenChunk
+from sax.types import GenerateRequest, TokenChunk
 from sax.wire.embed import decode_embed, encode_embedded
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.prompts import decode_detokenize, decode_tokenize
 from sax.wire.rpc import server_options
-from sax.wire.tokens import (
-    decode_detokenize,
-    decode_generate,
-    decode_tokenize,
-    encode_chunk,
-    encode_failure,
-)
+from sax.wire.tokens import decode_generate, encode_chunk, encode_failure
 
 
 class FakeReplica(

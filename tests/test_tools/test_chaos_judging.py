@@ -12,7 +12,7 @@ from tests.tools.chaos.pathways.calls import Call
 from tests.tools.chaos.pathways.client import RIGHT, WRONG
 from tests.tools.chaos.pathways.deeds import after
 from tests.tools.chaos.pathways.faults import MOMENTS, ROLES, WAYS, Fault, deal
-from tests.tools.chaos.pathways.held import Held, grown, lives
+from tests.tools.chaos.pathways.held import Held, grown, per_process
 from tests.tools.chaos.pathways.judging import Blow, judge
 
 KILL = Blow(Fault("worker", "kill", "copy", 1, 0.5), 100.0, 100.5, 103.0)
@@ -73,9 +73,9 @@ def test_a_pack_has_every_role_way_and_moment_once() -> None:
 def test_what_grows_is_told_and_what_is_started_late_is_not() -> None:
     steady = [{"proxy": Held(1, threads, 21, 50.0)} for threads in (4, 5, 5, 5, 4, 5)]
     leaking = [{"proxy": Held(2, 5, 20 + files, 50.0)} for files in range(6)]
-    ((role, series),) = lives(steady)
+    ((role, series),) = per_process(steady)
     assert list(grown(role, series)) == []
-    ((role, series),) = lives(leaking)
+    ((role, series),) = per_process(leaking)
     assert ["files" in text for text in grown(role, series)] == [True]
     (told,) = grown("manager", [Held(3, 5, 20, 46.0 + moment) for moment in range(20)])
     assert "memory grew by 12 MiB" in told

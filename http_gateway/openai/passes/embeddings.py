@@ -22,13 +22,13 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
-from http_gateway.openai.completion_schema import Prompt, read_prompts
+from http_gateway.openai.completions import Prompt, read_prompts
 from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, operation
 from sax.fields.field import RequestRoute
-from sax.types import Embedded
+from sax.passes import Embedded
 
 
 class EmbeddingEntry(TypedDict):

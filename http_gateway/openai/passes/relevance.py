@@ -16,7 +16,7 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
-from http_gateway.openai.completion_schema import Prompt, read_prompts
+from http_gateway.openai.completions import Prompt, read_prompts
 from http_gateway.openai.prompts import prompts_schema, texts_schema
 from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
@@ -24,7 +24,7 @@ from http_gateway.openapi import WITH_MODEL, OpenAiError, RequestBody, Schema, o
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
-from sax.types import Classified, PairScores, ranked
+from sax.passes import Classified, PairScores, ranked
 
 
 class ScoreEntry(TypedDict):

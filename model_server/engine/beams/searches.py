@@ -12,10 +12,15 @@ caught up the search goes on.
 from __future__ import annotations
 
 from model_server.engine.beams.group import BeamGroup
+from model_server.engine.limits import EngineLimits
 from model_server.engine.part import EnginePart
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.types import EngineLimits, Hypothesis, Row, RowResult
+from model_server.engine.types import (
+    Hypothesis,
+    Row,
+    RowResult,
+)
 from sax.errors import InvalidRequest
 
 
@@ -33,7 +38,7 @@ class BeamSearches(EnginePart[BeamGroup]):
         beams = request.beams
         if beams is None:
             return
-        if limits.recurrent:
+        if limits.windows.recurrent:
             raise InvalidRequest(
                 "this model keeps a state of all tokens so far, which hypotheses cannot share: ask "
                 "for answers without beams",
@@ -72,8 +77,8 @@ class BeamSearches(EnginePart[BeamGroup]):
         return BeamGroup(sequence)
 
     def reusable(self, sequence: Sequence, most: int) -> int:
-        """Each begins with the near pages that the first one holds where they part."""
-        if self.live.held.near is None:
+        """Each begins with the window pages that the first one holds where they part."""
+        if self.live.held.window_pages is None:
             return most
         beams = sequence.members
         return min([most, *(_parting(beam, beams[0]) for beam in beams[1:] if beam.tokens)])

@@ -16,6 +16,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from model_server.engine.encoding.row_media import media_of, uncut, whole_length
+from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.media.encode_batch import EncodeBatch, EncodedPart
 from model_server.engine.media.media_limits import MediaLimits
@@ -27,7 +28,9 @@ from model_server.engine.running.ops import Encode
 from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, Row
+from model_server.engine.types import (
+    Row,
+)
 from sax.errors import InvalidRequest
 
 _Pinned = frozenset[bytes]  # digests of images whose rows a sequence keeps

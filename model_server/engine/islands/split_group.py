@@ -23,10 +23,13 @@ from model_server.engine.islands.engine_group import (
     Placed,
     is_lost,
 )
+from model_server.engine.limits import EngineLimits
 from model_server.engine.outbox import Deliver
 from model_server.engine.registry import finish_of
 from model_server.engine.request import Begun, Finish
-from model_server.engine.types import EngineLimits, RowResult
+from model_server.engine.types import (
+    RowResult,
+)
 from sax.errors import SaxError
 
 

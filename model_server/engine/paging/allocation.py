@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from model_server.engine.paging.near_pages import NearPages
+from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.prefill import pages_lacking, pages_to_begin
 from model_server.engine.paging.prefix import NOTHING, Prefix
 from model_server.engine.paging.prefix_cache import PrefixCache
+from model_server.engine.paging.window_pages import WindowPages
 from model_server.engine.sequence import Sequence, redone
-from model_server.engine.types import EngineLimits, PageGrant
+from model_server.engine.types import (
+    PageGrant,
+)
 
 
 class Allocation:
@@ -27,9 +30,9 @@ class Allocation:
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
         self.running: list[Sequence] = []  # in order of admission
-        self.near = None if limits.near_window is None else NearPages(limits)
-        whole = limits.recurrent
-        self.cache = PrefixCache(limits.pages, limits.page_size, self.near, whole=whole)
+        self.window_pages = None if limits.windows.sliding is None else WindowPages(limits)
+        whole = limits.windows.recurrent
+        self.cache = PrefixCache(limits.pages, limits.page_size, self.window_pages, whole=whole)
         self.pool = self.cache.pool
         self.shares = limits.prefix_cache != "off"
         self.prefix_queries = 0  # tokens of admitted sequences
@@ -42,9 +45,9 @@ class Allocation:
         return len(self._slots)
 
     @property
-    def near_pages_used(self) -> int:
+    def window_pages_used(self) -> int:
         """Pages of the layers with a window, if they have their own."""
-        return self.near.pool.used if self.near else 0
+        return self.window_pages.pool.used if self.window_pages else 0
 
     # Before a sequence has a slot
 
@@ -107,26 +110,26 @@ class Allocation:
         for page in found.pages:
             pool.share(page)
         sequence.pages = list(found.pages)
-        if self.near is not None:
-            self.near.reuse(sequence, found)
+        if self.window_pages is not None:
+            self.window_pages.reuse(sequence, found)
         paging.kept = len(found.pages)
         sequence.launched = paging.written = paging.kept * page_size
         if found.source and self._may_copy(found.source):
             pool.share(found.source)
             paging.source = found.source
-            if self.near is not None:
-                self.near.copy(sequence, found.near_source)
+            if self.window_pages is not None:
+                self.window_pages.copy(sequence, found.window_source)
             sequence.launched += found.copied
-        sequence.reused = sequence.launched
-        if paging.computed and self.limits.window is not None:
+        paging.reused = sequence.launched
+        if paging.computed and self.limits.windows.every is not None:
             # Where it was computed, pages before the window may hold other tokens by now.
             paging.kept = (len(sequence.tokens) - 1) // page_size
         self.cache.follow(sequence)
         if paging.cached < 0:
-            paging.cached = min(sequence.reused, sequence.prompt)
+            paging.cached = min(paging.reused, sequence.prompt)
             if not paging.computed:
                 self.prefix_queries += len(sequence.tokens)
-                self.prefix_hits += sequence.reused
+                self.prefix_hits += paging.reused
 
     def _may_copy(self, source: int) -> bool:
         """Check that the page can be held until it is copied, beside all that is needed."""
@@ -141,10 +144,10 @@ class Allocation:
         """Add pages to a sequence; shared: also tell its slot's table those that it shares."""
         first = 0 if shared else len(sequence.pages)
         sequence.pages += [self.pool.allocate() for _ in range(count)]
-        if self.near is not None:
-            self.near.cover(sequence)
-        near = tuple(sequence.paging.near[first:])
-        return PageGrant(sequence.slot, first, tuple(sequence.pages[first:]), near)
+        if self.window_pages is not None:
+            self.window_pages.cover(sequence)
+        window_pages = tuple(sequence.paging.window_pages[first:])
+        return PageGrant(sequence.slot, first, tuple(sequence.pages[first:]), window_pages)
 
     def copied(self, sequence: Sequence) -> tuple[int, ...]:
         """Return the copy that it begins with, as in `Step.copies`; (): none.
@@ -155,9 +158,9 @@ class Allocation:
         if not paging.source:
             return ()
         pair = paging.source, sequence.pages[paging.kept]
-        if self.near is not None:
-            pair += paging.near_source, paging.near[paging.kept]
-            self.near.copied(sequence)
+        if self.window_pages is not None:
+            pair += paging.window_source, paging.window_pages[paging.kept]
+            self.window_pages.copied(sequence)
         self.pool.release(paging.source)
         paging.source = 0
         return pair
@@ -179,9 +182,9 @@ class Allocation:
         sequence.pages = held[:full]
         paging = sequence.paging
         paging.source = held[full] if rest else 0
-        if self.near is not None:
-            self.near.follow(sequence, parent, full, rest)
-        sequence.launched = sequence.reused = positions
+        if self.window_pages is not None:
+            self.window_pages.follow(sequence, parent, full, rest)
+        sequence.launched = paging.reused = positions
         paging.kept, paging.written = full, full * self._page_size
         paging.unseen = min(parent.paging.unseen, full)
         for part in sequence.parts:
@@ -189,7 +192,7 @@ class Allocation:
 
     @property
     def frees_unseen(self) -> bool:
-        return self.limits.window is not None or self.near is not None
+        return self.limits.windows.every is not None or self.window_pages is not None
 
     def free_unseen(self) -> None:
         """Free the pages that lie before the window of every later query.
@@ -198,18 +201,19 @@ class Allocation:
         which no kernel follows: it begins at the first page that a query sees.
         """
         for sequence in self.running:
-            if sequence.launched == sequence.reused:
+            if sequence.launched == sequence.paging.reused:
                 continue  # launched nothing: the runner does not have its page table yet
             others = [each for part in sequence.parts for each in part.followed(sequence)]
-            if self.near is not None:
-                self.near.free_unseen(sequence, others)
+            if self.window_pages is not None:
+                self.window_pages.free_unseen(sequence, others)
             elif not others:
                 self._free_unseen(sequence)
 
     def _free_unseen(self, sequence: Sequence) -> None:
-        assert self.limits.window is not None
+        window = self.limits.windows.every
+        assert window is not None
         paging = sequence.paging
-        last = (sequence.launched + 1 - redone(sequence) - self.limits.window) // self._page_size
+        last = (sequence.launched + 1 - redone(sequence) - window) // self._page_size
         if self.shares:
             last = min(last, paging.kept)
         while paging.unseen < last:
@@ -237,8 +241,8 @@ class Allocation:
                 self.pool.release(page)
         if paging.source:
             self.pool.release(paging.source)
-        if self.near is not None:
-            self.near.release(sequence)
+        if self.window_pages is not None:
+            self.window_pages.release(sequence)
         sequence.pages = []
-        sequence.launched = sequence.reused = sequence.goal = 0
+        sequence.launched = sequence.paging.reused = sequence.goal = 0
         paging.written = paging.kept = paging.unseen = paging.source = 0

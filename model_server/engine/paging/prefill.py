@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import EngineLimits
 
 
 def chunk_length(sequence: Sequence, limits: EngineLimits, free_pages: int, blocks: int) -> int:
@@ -12,7 +12,7 @@ def chunk_length(sequence: Sequence, limits: EngineLimits, free_pages: int, bloc
     left = sequence.goal - start
     room = (len(sequence.pages) + free_pages) * limits.page_size - start
     length = max(0, min(left, room, blocks * block))
-    if limits.recurrent and start % block:
+    if limits.windows.recurrent and start % block:
         return min(length, block - start % block)  # no block crosses the border of a page
     return length - length % block if length < left else length
 

@@ -11,9 +11,9 @@ class Prefix(NamedTuple):
     pages: tuple[int, ...] = ()  # full: to be shared
     source: int = 0  # page to copy, 0: none
     copied: int = 0  # tokens of it that are the sequence's own
-    near: tuple[int, ...] = ()  # for each of `pages`, as in `Sequence`; () without near pages
-    near_source: int = 0  # near page to copy with `source`
-    known: int = 0  # tokens of it that were found, had there been near pages for all
+    window_pages: tuple[int, ...] = ()  # for each of `pages`; () without such layers
+    window_source: int = 0  # window page to copy with `source`
+    known: int = 0  # tokens of it that were found, had there been window pages for all
 
     def tokens(self, page_size: int) -> int:
         return len(self.pages) * page_size + self.copied

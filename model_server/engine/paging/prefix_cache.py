@@ -20,9 +20,9 @@ from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 from itertools import islice
 
-from model_server.engine.paging.near_pages import NearPages
 from model_server.engine.paging.pool import PagePool
 from model_server.engine.paging.prefix import Prefix
+from model_server.engine.paging.window_pages import WindowPages
 from model_server.engine.sequence import Sequence
 
 _MOST_TAILS = 16  # after the same full pages; as many heads are searched
@@ -32,13 +32,18 @@ class PrefixCache:
     """The pages of one pool that others may share or copy, by contents."""
 
     def __init__(
-        self, pages: int, page_size: int, near: NearPages | None = None, *, whole: bool = False
+        self,
+        pages: int,
+        page_size: int,
+        window_pages: WindowPages | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """near: pages that some layers have apart from those of this pool; None: none do.
+        """window_pages: pages that some layers have apart from those of this pool; None: none do.
 
         whole: no part of a page is of use.
         """
-        self._near_pages = near
+        self._window_pages = window_pages
         self.pool = PagePool(pages, self._forget)
         self._size = page_size
         self._whole = whole
@@ -51,7 +56,7 @@ class PrefixCache:
     def find(self, sequence: Sequence, most: int) -> Prefix:
         """Return what is known of the first `most` tokens of a waiting sequence."""
         found = self._find(sequence, most)
-        return found if self._near_pages is None else self._near_pages.visible(found)
+        return found if self._window_pages is None else self._window_pages.visible(found)
 
     def _find(self, sequence: Sequence, most: int) -> Prefix:
         pages: list[int] = []
@@ -65,7 +70,7 @@ class PrefixCache:
             if end > most and self._whole:
                 break
             if end > most:
-                return _to_copy(pages, page, most - index * self._size, self._near(page))
+                return _to_copy(pages, page, most - index * self._size, self._window_page(page))
             pages.append(page)
         if self._whole:
             return Prefix(tuple(pages))
@@ -176,25 +181,25 @@ class PrefixCache:
 
     def _partly(self, digest: bytes, wanted: list[int]) -> tuple[int, int, int]:
         """Return the page with most of the wanted tokens at its beginning, their number, and its
-        near page."""
-        source, copied, its_near = 0, 0, 0
+        window page."""
+        source, copied, its_window = 0, 0, 0
         if wanted:
-            for page, tokens, near in self._parts(digest):
+            for page, tokens, window_page in self._parts(digest):
                 if (common := _common(wanted, tokens)) > copied:
-                    source, copied, its_near = page, common, near
-        return source, copied, its_near
+                    source, copied, its_window = page, common, window_page
+        return source, copied, its_window
 
     def _parts(self, digest: bytes) -> Iterator[tuple[int, Tokens[int], int]]:
-        """Yield pages that follow these full pages, the tokens known to be in them, and their near
-        pages."""
+        """Yield pages that follow these full pages, their known tokens, and their window pages."""
         for sequence in islice(self._heads.get(digest, {}).values(), _MOST_TAILS):
             first = sequence.paging.kept * self._size
             if sequence.paging.written > first:
-                near = sequence.paging.near[sequence.paging.kept] if sequence.paging.near else 0
+                window_pages = sequence.paging.window_pages
+                window_page = window_pages[sequence.paging.kept] if window_pages else 0
                 tokens = sequence.tokens[first : sequence.paging.written]
-                yield sequence.pages[sequence.paging.kept], tokens, near
+                yield sequence.pages[sequence.paging.kept], tokens, window_page
         for page, tokens in self._tails.get(digest, {}).items():
-            yield page, tokens, self._near(page)
+            yield page, tokens, self._window_page(page)
 
     def _forget(self, page: int) -> None:
         """Stop offering a page."""
@@ -204,16 +209,16 @@ class PrefixCache:
             del self._full[digest]
         self._part(page)
 
-    def _near(self, page: int) -> int:
-        return 0 if self._near_pages is None else self._near_pages.twin(page)
+    def _window_page(self, page: int) -> int:
+        return 0 if self._window_pages is None else self._window_pages.twin(page)
 
     def _pair(self, page: int, sequence: Sequence, index: int) -> None:
-        if self._near_pages is not None and page:
-            self._near_pages.pair(page, sequence.paging.near[index])
+        if self._window_pages is not None and page:
+            self._window_pages.pair(page, sequence.paging.window_pages[index])
 
     def _part(self, page: int) -> None:
-        if self._near_pages is not None:
-            self._near_pages.part(page)
+        if self._window_pages is not None:
+            self._window_pages.part(page)
 
 
 def _salt(sequence: Sequence) -> str:
@@ -222,8 +227,8 @@ def _salt(sequence: Sequence) -> str:
     return f"{own}{sequence.request.salt}"
 
 
-def _to_copy(pages: list[int], source: int, copied: int, near: int) -> Prefix:
-    return Prefix(tuple(pages), source, copied, near_source=near)
+def _to_copy(pages: list[int], source: int, copied: int, window_page: int) -> Prefix:
+    return Prefix(tuple(pages), source, copied, window_source=window_page)
 
 
 def _common(one: Tokens[int], other: Tokens[int]) -> int:

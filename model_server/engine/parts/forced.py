@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import math
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, GrammarState, Row
+from model_server.engine.types import (
+    BAD_WORDS,
+    COUNTS,
+    GrammarState,
+    Row,
+)
 
 _FEWEST = 2
 _COUNTED = COUNTS | BAD_WORDS  # edits by the tokens that a slot has chosen
@@ -60,6 +66,12 @@ class ForcedRows:
         tokens, tops = forced[:count], sequence.request.sampling.logprobs or None
         id, slot, start = sequence.id, sequence.slot, sequence.launched
         return Row(id, slot, start, tokens, True, tokens[1:], long, tops, adapter, -1, media)
+
+    def takes(self, sequence: Sequence, forced: tuple[int, ...]) -> bool:
+        """Return True if a row will compute these behind the token in flight, the first of them."""
+        if self._limits.max_prefill_blocks == 0 or sequence.request.sampling.edits & _COUNTED:
+            return False
+        return min(len(forced), self._limits.prefill_block) >= self._fewest
 
     def _may_begin(self, sequence: Sequence) -> bool:
         edits = sequence.request.sampling.edits

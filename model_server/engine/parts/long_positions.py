@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.part import EnginePart
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import EngineLimits
 
 
 @dataclass

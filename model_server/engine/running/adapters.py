@@ -18,7 +18,8 @@ from model_server.engine.running.ops import (
     ReadAdapter,
     WriteAdapter,
 )
-from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import Prepare, RunnerPart
 from model_server.engine.step_program import ADAPTER
 
 
@@ -32,7 +33,7 @@ class AdapterFiles(Protocol):
     def take(self, key: str) -> Sequence[jax.Array]: ...
 
 
-class Adapters(RunnerPart):
+class Adapters(RunnerPart[ModelRunner]):
     """Its program is among those of the steps."""
 
     warmups = 1

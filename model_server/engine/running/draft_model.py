@@ -14,6 +14,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.running.compiled_steps import batches_of
 from model_server.engine.running.draft_program import (
     DraftLayout,
     DraftProgram,
@@ -21,7 +22,8 @@ from model_server.engine.running.draft_program import (
     program_name,
 )
 from model_server.engine.running.ops import Beginning, Op, Proposals, Propose
-from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart, batches_of
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import Prepare, RunnerPart
 from model_server.engine.step_program import COPY
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
@@ -29,7 +31,7 @@ from model_server.sharing.freeing import drop, free
 from sax.types import Progress
 
 
-class DraftModel(RunnerPart):
+class DraftModel(RunnerPart[ModelRunner]):
     """A draft model in memory: its weights, its pages and its compiled programs."""
 
     def __init__(

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.compiling import options_for
 from model_server.engine.running.ops import Beginning
 from model_server.engine.slot_state import unpack
-from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.step_functions import PagedModel, paged_batch, run_step
 from model_server.engine.step_program import COPY, StepProgram, told_as_plan_error
 from model_server.kernels.pages import LayerPages

@@ -10,13 +10,15 @@ import jax
 from model_server.engine.buckets import Bucket
 from model_server.engine.media.encode_batch import EncoderInput, empty_input, pack_batch
 from model_server.engine.media.encoder_program import EncoderProgram, encode_name
+from model_server.engine.running.compiled_steps import zeros
 from model_server.engine.running.ops import DONE, Encode, Op, Pending
-from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart, zeros
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import Prepare, RunnerPart
 from model_server.models.weights.quantized import as_bytes
 from model_server.sharing.freeing import free
 
 
-class Encoder(RunnerPart):
+class Encoder(RunnerPart[ModelRunner]):
     """Its programs are among those of the steps."""
 
     def __init__(self, program: EncoderProgram, leaves: Sequence[jax.Array]) -> None:

@@ -1,6 +1,6 @@
 """What a runner does: it launches steps, and between them ops, which are one tagged union. No jax.
 
-A part of a runner brings the ops that it does (`runner.RunnerPart`). What wraps a runner passes on
+A part of a runner brings the ops that it does (`RunnerPart`). What wraps a runner passes on
 one method, `do`, and the hosts of a replica send each other ops as they are.
 """
 
@@ -11,8 +11,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import EngineLimits, SlotMask, Step, StepResult
+from model_server.engine.types import (
+    SlotMask,
+    Step,
+    StepResult,
+)
 
 Made = TypeVar("Made", covariant=True)
 
@@ -75,11 +80,11 @@ class ForgetAdapter(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class ExportPages(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Offer a copy of the pages under the key; near: those of near layers, () without any."""
+    """Offer a copy of the pages under the key; window_pages: () without such layers."""
 
     key: int
     pages: tuple[int, ...]
-    near: tuple[int, ...]
+    window_pages: tuple[int, ...]
 
 
 class ImportPages(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -87,7 +92,7 @@ class ImportPages(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
     key: int
     pages: tuple[int, ...]
-    near: tuple[int, ...]
+    window_pages: tuple[int, ...]
     slot: int
     token: int
 
@@ -100,7 +105,7 @@ class FetchPages(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
     key: int
     pages: int
-    near: int  # pages of near layers
+    window_pages: int  # pages of window layers
     addresses: tuple[str, ...]  # of every host of the other replica
     deadline_s: float
 

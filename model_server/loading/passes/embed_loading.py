@@ -38,8 +38,9 @@ from model_server.loading.passes.token_score import score_of
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import EmbedRecipe, pooled
-from model_server.models.recipe import Recipe, quantization_of
+from model_server.models.recipe import Recipe
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
+from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, leaf_shapes
 from model_server.models.whole_recipe import whole_recipe

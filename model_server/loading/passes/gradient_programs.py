@@ -22,7 +22,7 @@ from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest
-from sax.types import Gradients
+from sax.passes import Gradients
 
 _BATCH = 4  # most texts per step: a backward pass keeps what a forward pass forgets
 _MOST_VALUES = 4 << 20  # of one answer: 32 MiB on the wire

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from model_server.loading.loaded_batches import BatchRunner, LoadedBatches
 from model_server.models.tasks import Sizes
-from sax.types import Gradients
+from sax.passes import Gradients
 
 WAIT_S = 0.002  # well below one step
 

@@ -6,7 +6,6 @@ numbered.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import DONE, Connect, Forwarding, Op, Pending
-from model_server.engine.types import EngineLimits
 from model_server.loading.adapters.host_adapters import adapters_of
-from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import check_context
+from model_server.loading.lm_loading import LanguageLoad
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import StagePlace, place_of
@@ -41,7 +40,7 @@ class StageHost:
     thread: StageThread = field(default_factory=StageThread)
 
 
-class StageLoad:
+class StageLoad(LanguageLoad):
     """A planned stage, ready to build."""
 
     def __init__(
@@ -58,10 +57,8 @@ class StageLoad:
 
         Raises MemoryPlanError, InvalidRequest.
         """
-        self._seed = zlib.crc32(spec.model_id.encode())
-        self._checkpoint = checkpoint
+        super().__init__(spec, checkpoint, config)
         self._host = host
-        self._config = config
         members = host.membership
         self._place = place_of(members.count, members.ordinal, recipe.stages)
         layout = stage_layout(recipe, self._place)
@@ -72,11 +69,6 @@ class StageLoad:
         self.spans_hosts = True
         # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
         self.order = STAGES if self._place.per_stage > 1 else None
-
-    @property
-    def measured(self) -> Deployment:
-        """The deployment whose buckets the runner has."""
-        return self.deployment
 
     def build(self, programs: Programs, report: Callable[[Progress], None]) -> HostStage:
         """Build this host's stage; `programs` belong to the primary's stage and are not used."""

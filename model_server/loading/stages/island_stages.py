@@ -6,7 +6,6 @@ pages all have, and the pipeline's lanes share slots and pages.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,19 +16,16 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
 from model_server.engine.islands.island_pipeline import IslandPipeline
-from model_server.engine.limits import lane_limits
+from model_server.engine.limits import EngineLimits, lane_limits
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import EngineLimits
 from model_server.islands.devices import Copy, islands
 from model_server.kernels.pages import LayerPages
-from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.deployment import Deployment
+from model_server.loading.lm_loading import LanguageLoad, read_leaves
 from model_server.loading.stages.pipeline_loading import (
     layout_over,
-    own_tensors,
     plan_alone,
-    stage_weights,
 )
 from model_server.models.recipe import Recipe
 from sax.errors import MemoryPlanError
@@ -39,11 +35,8 @@ Report = Callable[[Progress], None]
 RunnerParts = tuple[StepProgram, Sequence[jax.Array], Sequence[LayerPages], Sequence[Bucket]]
 
 
-class IslandStagesLoad:
+class IslandStagesLoad(LanguageLoad):
     """A planned pipeline, ready to build."""
-
-    spans_hosts = False
-    order = None  # nobody waits for another host
 
     def __init__(
         self,
@@ -59,9 +52,7 @@ class IslandStagesLoad:
 
         Raises MemoryPlanError, InvalidRequest.
         """
-        self._spec = spec
-        self._seed = zlib.crc32(spec.model_id.encode())
-        self._checkpoint = checkpoint
+        super().__init__(spec, checkpoint, config)
         devices = islands()
         plans = [
             plan_alone(part, checkpoint, layout_over(part, devices[island]), config, holders)
@@ -74,7 +65,6 @@ class IslandStagesLoad:
         self._lanes = min(len(plans), limits.slots)
         self._stages = [_of_lane(plan, self._lanes) for plan in plans]
         self.deployment = plans[-1]
-        self.others: Sequence[IslandPipeline] = ()  # lanes, once built
 
     @property
     def measured(self) -> Deployment:
@@ -94,17 +84,8 @@ class IslandStagesLoad:
         return first
 
     def _parts(self, stage: Deployment, report: Report) -> RunnerParts:
-        leaves = self._read_there(stage, report)
-        if leaves is None:
-            leaves = stage_weights(stage, self._checkpoint, self._seed, report)
+        leaves = read_leaves(stage, self._checkpoint, self._seed, report, self._spec)
         return stage.program, leaves, stage.allocate_pages(), self.measured.buckets
-
-    def _read_there(self, stage: Deployment, report: Report) -> list[jax.Array] | None:
-        """Have the island's workers read the weights; None: they do not, or there are none."""
-        if self._checkpoint is None:
-            return None
-        own = own_tensors(stage.recipe, stage.blueprint, stage.layout, self._checkpoint)
-        return read_there(self._spec, stage, own, report)
 
     def _pages(self) -> list[Sequence[LayerPages]]:
         return [stage.allocate_pages() for stage in self._stages]

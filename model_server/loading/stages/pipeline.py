@@ -21,11 +21,15 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.running.launched import Launched
+from model_server.engine.limits import EngineLimits
+from model_server.engine.running.compiled_steps import Launched
 from model_server.engine.running.ops import DONE, Awaited, Choose, Op, Pending
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_functions import Computed, Outputs
-from model_server.engine.types import EngineLimits, Step, StepResult
+from model_server.engine.types import (
+    Step,
+    StepResult,
+)
 from model_server.engine.worker import Worker
 from model_server.loading.stages.stage_feedback import Feed, StageFeedback, fill
 from model_server.multihost.link import Link, LinkClosed, StageMessage, take

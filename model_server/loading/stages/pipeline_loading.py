@@ -5,33 +5,28 @@ Starts no program that talks to another host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.checkpoint_view import with_whole_names, without, without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.adapters import AdapterFiles
 from model_server.engine.running.runner import ModelRunner
-from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
-from model_server.loading.lm_loading import read_parts
-from model_server.loading.random_weights import random_weights
+from model_server.loading.lm_loading import compile_or_close, read_leaves, read_parts
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
-from model_server.loading.weights import mismatches, read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, layout_of
-from model_server.models.weights.weight import Blueprint
 from model_server.multihost.link import Link
-from sax.errors import CheckpointError, MemoryPlanError
+from sax.errors import MemoryPlanError
 from sax.types import Progress
 
 Report = Callable[[Progress], None]
@@ -94,17 +89,13 @@ def build_stage(
     the default ones. compiled: source of this stage's programs. adapters: of a model with room for
     them. Raises CheckpointError.
     """
-    leaves = stage_weights(plan, checkpoint, seed, report)
+    leaves = read_leaves(plan, checkpoint, seed, report)
     buckets = buckets or plan.buckets
-    weights = partial(stage_weights, seed=seed, report=report)
+    weights = partial(read_leaves, seed=seed, report=report)
     parts = read_parts(plan, checkpoint, seed, report, weights, adapters, buckets)
     whole = ModelRunner(plan.program, leaves, plan.allocate_pages(), buckets, parts)
     runner = PipelineRunner(whole, link, thread, on_failure)
-    try:
-        runner.compile(report, compiled)
-    except BaseException:
-        runner.close()
-        raise
+    compile_or_close(runner, report, compiled)
     return runner
 
 
@@ -120,34 +111,3 @@ def plan_alone(
         return deploy(part, checkpoint, layout, config, free_memory(layout, config, holders))
     except MemoryPlanError as exc:
         raise MemoryPlanError(f"{part.stage}: {exc.text}", param=exc.param) from exc
-
-
-def stage_weights(
-    plan: Deployment, checkpoint: Checkpoint | None, seed: int, report: Report
-) -> list[jax.Array]:
-    """Read a stage's weights, or draw them with the seed. Raises CheckpointError."""
-    declared = plan.blueprint.declarations
-    if checkpoint is None:
-        return random_weights(declared, seed, report, plan.layout)
-    own = own_tensors(plan.recipe, plan.blueprint, plan.layout, checkpoint)
-    return read_weights(declared, own, report, plan.layout)
-
-
-def own_tensors(
-    part: Recipe, module: Blueprint, layout: Layout, checkpoint: Checkpoint
-) -> Checkpoint:
-    """Return the checkpoint without the tensors of other stages. Raises CheckpointError.
-
-    Every host checks the whole checkpoint, so that all report the same error.
-    """
-    needed = without_prefixes(checkpoint, part.unused)
-    whole = replace(part, stage=None).blueprint(layout, checkpoint)
-    if found := next(mismatches(whole.declarations, needed), None):
-        raise CheckpointError(found)
-    everything = set(_names(whole))
-    others = everything.difference(_names(module))
-    return without(with_whole_names(needed, everything), others)
-
-
-def _names(module: Blueprint) -> Iterator[str]:
-    return (name for weight in module.declarations for name in weight.source.names)

@@ -173,3 +173,21 @@ def refined(blocks: PackedBlocks, stored: Packing, wanted: Packing) -> PackedBlo
 def has_transposed(source: WeightSource) -> bool:
     parts = getattr(source, "parts", None) or (getattr(source, "part", None),)
     return isinstance(source, Transposed) or any(has_transposed(p) for p in parts if p)
+
+
+def quantization_of(
+    quantize: Scheme | str | None, stored: Callable[[str], Packing | None] | None
+) -> Quantization | None:
+    """Return how QUANTIZE holds weights. Raises InvalidRequest for "stored" without checkpoint.
+
+    stored: how the checkpoint stores a tensor, by name; None: there is none.
+    """
+    if isinstance(quantize, Scheme) or quantize is None:
+        return quantize
+    if stored is None:
+        raise InvalidRequest(
+            'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
+            'checkpoint: publish one, or give a scheme such as "int8"',
+            param="overrides.QUANTIZE",
+        )
+    return AsStored(stored)

@@ -10,11 +10,13 @@ import base64
 import binascii
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 from urllib.parse import quote
 
+import grpc
+
 from model_server.pathways.http2 import frames
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.scheduling.answers import Buffer
+from sax.errors import SaxError, meaning
 
 STREAM_WINDOW = 1 << 26  # bytes that a client may send before they are taken
 MOST_MESSAGE = 1 << 30  # bytes of one message, and of those of one connection that are incomplete
@@ -27,20 +29,18 @@ Headers = Mapping[bytes, bytes]
 Pump = Callable[["GrpcCall"], None]
 
 
-class CallHandler(Protocol):
+class CallHandler:
     """The server's side of one call. Belongs to the event loop."""
 
     def received(self, message: bytes) -> None:
         """Take a message of the client. Raises SaxError, which ends the call."""
-        ...
+        raise NotImplementedError
 
     def complete(self) -> None:
         """Take note that the client sends no more. Raises SaxError, which ends the call."""
-        ...
 
     def gone(self) -> None:
-        """Free everything: the call has ended, on whatever side. Called once."""
-        ...
+        """Free everything: the call has ended, on either side. Called once."""
 
 
 class GrpcCall:
@@ -102,6 +102,10 @@ class GrpcCall:
             self.status = (code, text[:_LONGEST_TEXT])
             self._pump(self)
 
+    def refuse(self, error: SaxError) -> None:
+        """End the call with an error."""
+        self.end(grpc.StatusCode[meaning(error).grpc].value[0], error.text)
+
     def pause(self) -> None:
         """Let the client send no more than its window."""
         self.reading = False
@@ -151,7 +155,7 @@ class GrpcCall:
             raise MessageFault(_INVALID, "the call ended within a message")
 
     def take(self, room: int) -> list[memoryview]:
-        """Remove and return up to so many bytes of what is to be sent."""
+        """Remove and return up to `room` bytes that wait to be sent."""
         taken: list[memoryview] = []
         while self.pending and room:
             part = self.pending.popleft()
@@ -165,7 +169,7 @@ class GrpcCall:
         return taken
 
     def over(self) -> None:
-        """Drop what is left and tell the handler."""
+        """Drop all pending bytes and end the handler."""
         self.pending.clear()
         self.pending_bytes = 0
         self.status = self.status or (1, "")

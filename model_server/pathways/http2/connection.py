@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-import grpc
 import hpack
 
 from model_server.pathways.http2 import frames
@@ -36,8 +35,8 @@ from model_server.pathways.http2.frames import (
     Patience,
 )
 from model_server.pathways.link.gathered_writer import GatheredWriter
-from model_server.pathways.scheduling.merging import Buffer
-from sax.errors import SaxError, meaning
+from model_server.pathways.scheduling.answers import Buffer
+from sax.errors import SaxError
 
 logger = logging.getLogger(__name__)
 
@@ -156,15 +155,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # The server's side
 
     def close(self, text: str) -> None:
-        """End the connection, after what is written."""
+        """End the connection, after all pending writes."""
         if self._writer is not None and self._writer.open:
             self._write(frames.goaway(self._last, frames.NO_ERROR, text))
             self._writer.close()
 
     def _refuse(self, fault: ConnectionFault) -> None:
-        """Say why the connection ends, and pass over what comes until the peer has read it.
+        """Say why the connection ends, and drain the socket until the peer has read that.
 
-        The kernel would throw away what was written if there were bytes that nobody reads.
+        With unread bytes in its buffer, the kernel would drop what was written.
         """
         assert self._writer is not None
         self._write(frames.goaway(self._last, fault.code, str(fault)))
@@ -172,7 +171,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._writer.finish()
 
     def _tick(self) -> None:
-        """Ask a silent client for a sign of life; drop it if none comes."""
+        """Ping a silent client; drop it if it does not answer."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         late_s, self._ticked_s = now_s - self._ticked_s - _TICK_S, now_s
@@ -391,14 +390,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _end(self, call: GrpcCall, code: int, text: str) -> None:
         self._write(*_headers_frame(call.stream, trailers(code, text), last=True))
-        if not call.complete:  # whatever it still sends is of no interest
+        if not call.complete:  # the rest of its request is not needed
             self._write(frames.rst_stream(call.stream, frames.NO_ERROR))
         self._patience.earn(_EARNED)
         self._drop(call)
 
 
 class _Refusing:
-    """Ends a call with the status of what is raised within."""
+    """Ends a call with the status of an exception raised within."""
 
     def __init__(self, call: GrpcCall) -> None:
         self._call = call
@@ -409,7 +408,7 @@ class _Refusing:
         if isinstance(error, ConnectionFault):
             return False
         if isinstance(error, SaxError):
-            self._call.end(grpc.StatusCode[meaning(error).grpc].value[0], error.text)
+            self._call.refuse(error)
         elif isinstance(error, MessageFault):
             self._call.end(error.code, str(error))
         elif isinstance(error, Exception):

@@ -57,11 +57,11 @@ class Http2Reader:
     def __init__(self, take: Callable[[Frame], None]) -> None:
         self._take = take
         self._buffer = bytearray(_ROOM)
-        self._from = self._to = 0  # what is read and not taken
+        self._from = self._to = 0  # range of bytes that are read and not taken
         self._greeted = False
 
     def space(self) -> memoryview:
-        """Return where to write what is received next: never empty."""
+        """Return the buffer for the next bytes received: never empty."""
         if self._from == self._to:
             self._from = self._to = 0
         needed = self._missing()
@@ -197,23 +197,21 @@ def _text(text: bytes) -> bytes:
     return bytes(prefix) + text
 
 
-# Patience with frames that cost work and bring nothing: pings, settings, resets and the like.
-#
-# Each costs a part of a budget, which grows with time and with what the peer takes of our answers,
-# up to a most. It does not grow while the peer does not read, so that the answers to such frames
-# cannot pile up either.
-
 FULL = 10_000  # of a budget: so many pings at once, or a thousand calls that are taken back
 _PER_S = 1000.0
 CHEAP, DEAR = 1, 10  # a frame that is passed over, and one that makes us work or answer
 
 
 class Patience:
-    """The budget of one connection."""
+    """The budget of a connection for frames that cost work and bring nothing: pings, resets, ...
+
+    Each costs a part of it. It grows with time and with the answers that the peer reads, up to a
+    limit; not while the peer does not read, so that answers to such frames cannot pile up.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """clock: in seconds."""
-        self.reading = True  # the peer takes what is written
+        self.reading = True  # the peer reads our answers
         self._clock = clock
         self._left = float(FULL)
         self._at_s = clock()
@@ -227,7 +225,7 @@ class Patience:
         self._left -= cost
 
     def earn(self, count: float) -> None:
-        """Allow a peer more frames, for what it takes of our answers."""
+        """Allow a peer more frames, for the answers that it reads."""
         self._left = min(FULL, self._left + count)
 
     def _wait(self) -> None:

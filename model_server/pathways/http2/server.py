@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 
 from model_server.pathways.http2.connection import GrpcConnection, OpenCall
+from model_server.pathways.link.connection import listen
 
 
 class GrpcServer:
@@ -21,12 +22,8 @@ class GrpcServer:
         """Listen at host:port (0: any) and return the port. Raises OSError."""
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._connection, host.strip("[]") or None, int(port), ssl=tls
-        )
-        return self._server.sockets[0].getsockname()[1]
+        self._server, port = await listen(address, self._connection, tls)
+        return port
 
     async def stop(self) -> None:
         """End all calls and connections. Idempotent."""

@@ -16,16 +16,16 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from model_server.pathways.link.gathered_writer import GatheredWriter
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.link.safety import LinkSafety
+from model_server.pathways.scheduling.answers import Buffer
 from sax.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
 
-# Frames: a small head that says what comes, and a body of raw bytes that is not copied.
-#
-# 4 bytes length of the head, little-endian 8 bytes length of the body head a msgspec message in
-# MessagePack, which says where the parts of the body end body
+# A frame is a small head that describes the body, and a body of raw bytes that is not copied:
+# 4 bytes: length of the head, little-endian; 8 bytes: length of the body; the head: a message in
+# MessagePack, with the lengths of the body's parts; the body.
 
 _LENGTHS = struct.Struct("<IQ")
 SMALL = 256 << 10  # bytes that are read at a time; a larger body is read where it stays
@@ -212,8 +212,43 @@ async def connect(
     return made
 
 
+class Listener(Generic[M]):
+    """Accepts connections and keeps those that are open. Belongs to the event loop."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[M]) -> None:
+        self._decoder = decoder
+        self._peers: set[Connection[M]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, address: str, safety: LinkSafety) -> int:
+        """Listen and return the port. Raises OSError."""
+        self._server, port = await listen(address, self._protocol, safety.server())
+        return port
+
+    def close(self) -> None:
+        """Stop listening, and close all connections. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self._peers):
+            peer.close()
+
+    def opened(self, peer: Connection[M]) -> None:
+        """Take note of a new connection."""
+        self._peers.add(peer)
+
+    def received(self, peer: Connection[M], message: M, body: memoryview) -> None:
+        raise NotImplementedError
+
+    def ended(self, peer: Connection[M]) -> None:
+        """Free what belongs to a connection that has ended."""
+        self._peers.discard(peer)
+
+    def _protocol(self) -> Connection[M]:
+        return Connection(self._decoder, self.received, self.ended, self.opened)
+
+
 async def listen(
-    address: str, make: Callable[[], Connection[M]], tls: ssl.SSLContext | None
+    address: str, make: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
 ) -> tuple[asyncio.Server, int]:
     """Listen at host:port (0: any). Returns the server and its port. Raises OSError."""
     host, _, port = address.rpartition(":")

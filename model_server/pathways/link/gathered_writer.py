@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.scheduling.answers import Buffer
 
 _MOST = 256 << 10  # bytes that wait for the end of a pass; the transport then says when to pause
 
@@ -45,17 +45,17 @@ class GatheredWriter:
             self._transport.writelines(parts)
 
     def finish(self) -> None:
-        """Say that no more comes, after what is written; what the other side sends still does."""
+        """Close the sending half after all pending writes; receiving goes on."""
         self.flush()
         if self.open and self._transport.can_write_eof():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Close the transport after what is written."""
+        """Close the transport after all pending writes."""
         self.flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close the transport at once, after what it takes now of what is written."""
+        """Close the transport at once, after the pending writes that it takes now."""
         self.flush()
         self._transport.abort()

@@ -1,4 +1,4 @@
-"""Messages between the front and workers, and among workers. Bodies hold what is large."""
+"""Messages between proxy servers and workers, and among workers. Bodies hold the large parts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.scheduling.answers import Buffer
 
 
 class Hail(msgspec.Struct, frozen=True, array_like=True, tag="hail"):
-    """The front's first word to a worker."""
+    """The first message of a proxy server to a worker."""
 
-    incarnation: str  # of the worker that it means
+    incarnation: str  # of the worker that it expects
 
 
 class Described(msgspec.Struct, frozen=True, array_like=True, tag="described"):
@@ -31,7 +31,7 @@ class RunRequest(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     buffers: list[tuple[int, int]]  # handle, bytes
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
+class RunResponse(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     """The answer to RunRequest. Body: the IfrtResponse, then the host buffers that it fills."""
 
     number: int
@@ -76,7 +76,7 @@ class Arrived(msgspec.Struct, frozen=True, array_like=True, tag="arrived"):
     transfer: int
 
 
-class ParcelHead(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
+class TransferHead(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
     """One host's shards of an array. Body: their bytes, one after the other."""
 
     transfer: int
@@ -89,7 +89,16 @@ class ParcelHead(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
 
 
 Message = (
-    Hail | Described | RunRequest | Told | Forget | Ship | Shipped | Expect | Arrived | ParcelHead
+    Hail
+    | Described
+    | RunRequest
+    | RunResponse
+    | Forget
+    | Ship
+    | Shipped
+    | Expect
+    | Arrived
+    | TransferHead
 )
 DECODER = msgspec.msgpack.Decoder(Message)
 

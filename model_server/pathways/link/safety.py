@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from sax.auth.credentials import read_pem
 from sax.errors import InvalidRequest
+from sax.host import is_loopback
 
 TRUST_FLAG = "--trust_network"
 TRUST_VARIABLE = "SAX_PATHWAYS_TRUST_NETWORK"
@@ -76,13 +76,3 @@ class LinkSafety:
                 param="tls_cert",
             ) from exc
         return context
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -19,7 +19,10 @@ import jaxlib
 from google.protobuf import any_pb2, duration_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+
+from sax.errors import InvalidRequest
 
 # Finds the descriptors of protocol buffers inside a compiled library.
 #
@@ -138,6 +141,15 @@ def message(name: str) -> Any:
     return GetMessageClass(POOL.FindMessageTypeByName(name))
 
 
+def parsed(raw: bytes, kind: Any) -> Any:
+    """Return a message of a class from its bytes. Raises InvalidRequest."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError as exc:
+        name = kind.DESCRIPTOR.name
+        raise InvalidRequest(f"bytes that are no {name} ({exc}): use jaxlib's client") from exc
+
+
 def _proxy(name: str) -> Any:
     return message(f"xla.ifrt.proxy.{name}")
 
@@ -156,16 +168,12 @@ GrpcGetVersionResponse = _proxy("GrpcGetVersionResponse")
 GrpcIfrtSessionMetadata = _proxy("GrpcIfrtSessionMetadata")
 GrpcHostBufferStoreMetadata = _proxy("GrpcHostBufferStoreMetadata")
 GrpcHostBufferStoreRequest = _proxy("GrpcHostBufferStoreRequest")
-GrpcHostBufferStoreResponse = _proxy("GrpcHostBufferStoreResponse")
 GrpcHostBufferLookupRequest = _proxy("GrpcHostBufferLookupRequest")
 GrpcHostBufferLookupResponse = _proxy("GrpcHostBufferLookupResponse")
 GrpcHostBufferDeleteRequest = _proxy("GrpcHostBufferDeleteRequest")
-GrpcHostBufferDeleteResponse = _proxy("GrpcHostBufferDeleteResponse")
 GrpcHostBufferReadFromDiskRequest = _proxy("GrpcHostBufferReadFromDiskRequest")
-GrpcHostBufferReadFromDiskResponse = _proxy("GrpcHostBufferReadFromDiskResponse")
 
 DTypeProto = _ifrt("DTypeProto")
-ShapeProto = _ifrt("ShapeProto")
 ShardingProto = _ifrt("ShardingProto")
 ArraySpecProto = _ifrt("ArraySpecProto")
 AttributeMapProto = _ifrt("AttributeMapProto")
@@ -177,16 +185,11 @@ ConcreteShardingProto = _ifrt("ConcreteShardingProto")
 OpaqueShardingProto = _ifrt("OpaqueShardingProto")
 HloShardingProto = _ifrt("HloShardingProto")
 CustomCallProgramProto = _ifrt("CustomCallProgramProto")
-CompactLayoutProto = _ifrt("CompactLayoutProto")
-PjRtLayoutProto = _ifrt("PjRtLayoutProto")
 XlaCompileOptionsProto = _ifrt("XlaCompileOptionsProto")
 StringArrayContents = _ifrt("proto.StringArrayContents")
-StatusProto = message("tensorflow.StatusProto")
 OpSharding = message("xla.OpSharding")
-XlaLayoutProto = message("xla.LayoutProto")
 HloModuleProto = message("xla.HloModuleProto")
 CompiledMemoryStatsProto = message("xla.CompiledMemoryStatsProto")
-DeviceAssignmentProto = message("xla.DeviceAssignmentProto")
 
 _SUFFIX = "_request"
 

@@ -1,4 +1,8 @@
-"""The gRPC service that jaxlib's client calls: versions, sessions and host buffers."""
+"""The gRPC service that jaxlib's client calls: versions, sessions and host buffers.
+
+Messages of a session stay bytes here: the dispatcher parses requests once and passes answers on as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,95 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import grpc
-
-from model_server.pathways.http2.call import GrpcCall
+from model_server.pathways.http2.call import CallHandler, GrpcCall
 from model_server.pathways.http2.connection import OpenCall
 from model_server.pathways.protocol import messages
-from model_server.pathways.proxy.front import Front
-from model_server.pathways.proxy.greeting import agreed, introduced, metadata, parsed
-from model_server.pathways.proxy.host_buffers import HostBuffers
+from model_server.pathways.protocol.messages import parsed
+from model_server.pathways.proxy.client_session import HostBuffers
+from model_server.pathways.proxy.dispatcher import Dispatcher
+from model_server.pathways.scheduling.answers import Buffer
 from model_server.pathways.scheduling.handles import Fault
-from model_server.pathways.scheduling.merging import Buffer
-from sax.errors import InvalidRequest, SaxError, UnsupportedParameter, meaning
+from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.format import human_bytes
 
 logger = logging.getLogger(__name__)
 
-
+SERVICE = "xla.ifrt.proxy.GrpcIfrtService"
 STORE_KEY = "ifrt-proxy-grpc-host-buffer-store-metadata-bin"
+SESSION_KEY = "ifrt-proxy-grpc-ifrt-session-metadata-bin"
+PROTOCOL = 25  # what the messages of jaxlib 0.10 mean here
+SERDES = 3
+_MOST_WEIGHT = 64.0
 _CHUNK = 2 << 20  # bytes of a host buffer per message
+_MOST_WAITING = 1024  # requests that are read and not taken by the dispatcher
 
 
-class StoreCall:
+class Introduction(NamedTuple):
+    """A client as it introduces itself."""
+
+    name: str  # "": none given
+    weight: float  # its share of islands where clients compete
+
+
+def agreed(request: Any) -> Any:
+    """Return the version to speak, for a GrpcGetVersionRequest. Raises InvalidRequest."""
+    least, most = request.min_version, request.max_version
+    if not least.protocol_version <= PROTOCOL <= most.protocol_version:
+        raise InvalidRequest(
+            f"this client speaks versions {least.protocol_version} to {most.protocol_version} of "
+            f"the IFRT proxy protocol and this server speaks {PROTOCOL}: use a jaxlib from 0.10 to "
+            "0.12"
+        )
+    serdes = min(SERDES, most.ifrt_serdes_version_number)
+    if least.ifrt_serdes_version_number > serdes:
+        raise InvalidRequest(
+            f"this client writes IFRT values from version {least.ifrt_serdes_version_number} on "
+            f"and this server reads up to {SERDES}: use a jaxlib from 0.10 to 0.12"
+        )
+    return messages.IfrtProxyVersion(protocol_version=PROTOCOL, ifrt_serdes_version_number=serdes)
+
+
+def introduced(metadata: Any) -> Introduction:
+    """Return the client of a GrpcIfrtSessionMetadata. Raises InvalidRequest.
+
+    `initialization_data` of the client's options may hold `name` and `weight`.
+    """
+    spoken = metadata.version.protocol_version
+    if spoken != PROTOCOL:
+        raise InvalidRequest(
+            f"a session in version {spoken} of the IFRT proxy protocol; {PROTOCOL} was agreed on"
+        )
+    values = metadata.initialization_data.attributes
+    return Introduction(
+        values["name"].string_value.decode(errors="replace") if "name" in values else "",
+        _weight(values["weight"]) if "weight" in values else 1.0,
+    )
+
+
+def _weight(value: Any) -> float:
+    weight = value.float_value or float(value.int64_value)
+    if not 0 < weight <= _MOST_WEIGHT:
+        raise InvalidRequest(f"a weight of {weight:g}: use one above 0 and up to {_MOST_WEIGHT:g}")
+    return weight
+
+
+def metadata(call: GrpcCall, key: str, message: Any) -> Any:
+    """Return the message in a call's metadata. Raises InvalidRequest."""
+    found = call.metadata(key)
+    if found is None:
+        raise InvalidRequest(f"a call without the metadata {key}: use jaxlib's client")
+    return parsed(found, message)
+
+
+class StoreCall(CallHandler):
     """Takes a host buffer in pieces."""
 
-    def __init__(self, front: Front, call: GrpcCall) -> None:
+    def __init__(self, dispatcher: Dispatcher, call: GrpcCall) -> None:
         """Raises InvalidRequest."""
         self._wanted = metadata(call, STORE_KEY, messages.GrpcHostBufferStoreMetadata)
-        self._front = front
+        self._dispatcher = dispatcher
         self._call = call
         self._pieces: list[bytes] = []
         self._bytes = 0
@@ -54,7 +118,7 @@ class StoreCall:
         if self._bytes != wanted.buffer_size:
             raise self._wrong_size()
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._front.session(wanted.session_id).buffers.store(wanted.handle, data)
+        self._dispatcher.session(wanted.session_id).buffers.store(wanted.handle, data)
         self._call.send()
         self._call.end()
 
@@ -69,11 +133,11 @@ class StoreCall:
         )
 
 
-class LookUpCall:
+class LookUpCall(CallHandler):
     """Gives a host buffer in pieces; it stays until it is deleted."""
 
-    def __init__(self, front: Front, call: GrpcCall) -> None:
-        self._front = front
+    def __init__(self, dispatcher: Dispatcher, call: GrpcCall) -> None:
+        self._dispatcher = dispatcher
         self._call = call
         self._waiting: asyncio.Task[None] | None = None
 
@@ -82,14 +146,12 @@ class LookUpCall:
         if self._waiting is not None:
             raise InvalidRequest("a second look-up in one call: use a call for each")
         wanted = parsed(message, messages.GrpcHostBufferLookupRequest)
-        buffers = self._front.session(wanted.session_id).buffers
+        buffers = self._dispatcher.session(wanted.session_id).buffers
         found = buffers.look_now(wanted.handle)
         if found is None:
             self._waiting = asyncio.ensure_future(self._wait(buffers, wanted.handle))
         else:
             self._send(found)
-
-    def complete(self) -> None: ...
 
     def gone(self) -> None:
         if self._waiting is not None:
@@ -99,7 +161,7 @@ class LookUpCall:
         try:
             self._send(await buffers.look_up(handle))
         except SaxError as error:
-            self._call.end(grpc.StatusCode[meaning(error).grpc].value[0], error.text)
+            self._call.refuse(error)
 
     def _send(self, found: Buffer | Fault) -> None:
         if isinstance(found, Fault):  # the client learns here why a copy failed
@@ -125,24 +187,15 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-# A client's stream of requests and answers.
-#
-# Messages stay bytes here: the front parses requests once and passes answers on as they are.
+class SessionCall(CallHandler):
+    """One client's stream of requests and answers."""
 
-
-SESSION_KEY = "ifrt-proxy-grpc-ifrt-session-metadata-bin"
-_MOST_WAITING = 1024  # requests that are read and not taken by the front
-
-
-class SessionCall:
-    """Serves one client until it goes."""
-
-    def __init__(self, front: Front, call: GrpcCall) -> None:
+    def __init__(self, dispatcher: Dispatcher, call: GrpcCall) -> None:
         """Raises InvalidRequest."""
         who = introduced(metadata(call, SESSION_KEY, messages.GrpcIfrtSessionMetadata))
-        self._front = front
+        self._dispatcher = dispatcher
         self._call = call
-        self._session = front.open(name=who.name or call.peer, weight=who.weight)
+        self._session = dispatcher.open(name=who.name or call.peer, weight=who.weight)
         self._requests: deque[bytes] = deque()
         self._some = asyncio.Event()
         self._complete = False
@@ -160,7 +213,7 @@ class SessionCall:
         self._some.set()
 
     def gone(self) -> None:
-        self._front.close(self._session)
+        self._dispatcher.close(self._session)
         for task in self._tasks:
             task.cancel()
         told = "session of %s ends after %d requests and %s of host buffers"
@@ -174,10 +227,10 @@ class SessionCall:
                 self._some.clear()
                 while self._requests:
                     await self._call.room()  # a client that reads no answers gets no more
-                    await self._front.serve(self._session, self._requests.popleft())
+                    await self._dispatcher.serve(self._session, self._requests.popleft())
                 self._call.resume()
         except SaxError as error:
-            self._call.end(grpc.StatusCode[meaning(error).grpc].value[0], error.text)
+            self._call.refuse(error)
         else:
             self._call.end()
 
@@ -188,56 +241,51 @@ class SessionCall:
             await self._call.room()
 
 
-SERVICE = "xla.ifrt.proxy.GrpcIfrtService"
-Unary = Callable[[Front, bytes], bytes]
+Unary = Callable[[Dispatcher, bytes], bytes]
 
 
-def service_of(front: Front) -> Mapping[str, OpenCall]:
+def service_of(dispatcher: Dispatcher) -> Mapping[str, OpenCall]:
     """Return the methods of GrpcIfrtService, by path."""
     unary: dict[str, Unary] = {
         "GetVersion": _version,
         "HostBufferDelete": _delete,
         "HostBufferReadFromDisk": _read_from_disk,
     }
-    streams: dict[str, Callable[[Front, GrpcCall], Any]] = {
+    streams: dict[str, Callable[[Dispatcher, GrpcCall], CallHandler]] = {
         "IfrtSession": SessionCall,
         "HostBufferStore": StoreCall,
         "HostBufferLookup": LookUpCall,
     }
-    methods = {name: partial(streams[name], front) for name in streams}
-    methods |= {name: partial(UnaryCall, front, unary[name]) for name in unary}
+    methods = {name: partial(streams[name], dispatcher) for name in streams}
+    methods |= {name: partial(UnaryCall, dispatcher, unary[name]) for name in unary}
     return {f"/{SERVICE}/{name}": opens for name, opens in methods.items()}
 
 
-class UnaryCall:
+class UnaryCall(CallHandler):
     """A call of one message that is answered at once."""
 
-    def __init__(self, front: Front, answer: Unary, call: GrpcCall) -> None:
-        self._front = front
+    def __init__(self, dispatcher: Dispatcher, answer: Unary, call: GrpcCall) -> None:
+        self._dispatcher = dispatcher
         self._answer = answer
         self._call = call
 
     def received(self, message: bytes) -> None:
-        self._call.send(self._answer(self._front, message))
+        self._call.send(self._answer(self._dispatcher, message))
         self._call.end()
 
-    def complete(self) -> None: ...
 
-    def gone(self) -> None: ...
-
-
-def _version(front: Front, raw: bytes) -> bytes:
+def _version(dispatcher: Dispatcher, raw: bytes) -> bytes:
     request = parsed(raw, messages.GrpcGetVersionRequest)
     return messages.GrpcGetVersionResponse(version=agreed(request)).SerializeToString()
 
 
-def _delete(front: Front, raw: bytes) -> bytes:
+def _delete(dispatcher: Dispatcher, raw: bytes) -> bytes:
     request = parsed(raw, messages.GrpcHostBufferDeleteRequest)
-    front.session(request.session_id).buffers.delete(request.handle)
+    dispatcher.session(request.session_id).buffers.delete(request.handle)
     return b""
 
 
-def _read_from_disk(front: Front, raw: bytes) -> bytes:
+def _read_from_disk(dispatcher: Dispatcher, raw: bytes) -> bytes:
     raise UnsupportedParameter(
         "this proxy server reads no files of its clients: unset "
         "IFRT_PROXY_GRPC_LARGE_TRANSFER_OPTIMIZATION_DIRECTORY in the client's environment"

@@ -27,7 +27,7 @@ class ManagerLink:
         received: Callable[[messages.Message], None],
         beat: Callable[[], messages.Message] = messages.Alive,
     ) -> None:
-        """first: what to say on every new connection. beat: a sign of life, sent all the time."""
+        """first: message to send on every new connection. beat: heartbeat, sent all the time."""
         self._address = address
         self._safety = safety
         self._first = first

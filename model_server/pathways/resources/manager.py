@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from model_server.pathways.link.connection import Connection, listen
+from model_server.pathways.link.connection import Connection, Listener
 from model_server.pathways.link.safety import LinkSafety
 from model_server.pathways.resources import messages
 from model_server.pathways.resources.roster import Roster
@@ -20,22 +20,22 @@ Peer = Connection[messages.Message]
 _LOOK_S = 0.2
 
 
-class ResourceManager:
+class ResourceManager(Listener[messages.Message]):
     """Serves a roster. Belongs to the event loop."""
 
     def __init__(self, roster: Roster) -> None:
+        super().__init__(messages.DECODER)
         self.roster = roster
         self._workers: dict[Peer, str] = {}  # -> incarnation
         self._watchers: dict[Peer, str] = {}  # -> name
         self._clients: dict[Peer, list[messages.ClientLine]] = {}
         self._last: messages.Islands | None = None
-        self._server: asyncio.Server | None = None
         self._looking: asyncio.Task[None] | None = None
         self._began_s = 0.0
 
     async def start(self, address: str, safety: LinkSafety) -> int:
         """Listen and return the port. Raises OSError."""
-        self._server, port = await listen(address, self._protocol, safety.server())
+        port = await self.open(address, safety)
         self._began_s = time.time()
         self._looking = asyncio.create_task(self._look())
         return port
@@ -43,10 +43,7 @@ class ResourceManager:
     def close(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
-        if self._server is not None:
-            self._server.close()
-        for peer in [*self._workers, *self._watchers]:
-            peer.close()
+        super().close()
 
     @property
     def clients(self) -> Mapping[str, list[messages.ClientLine]]:
@@ -61,10 +58,7 @@ class ResourceManager:
                 return True
         return False
 
-    def _protocol(self) -> Peer:
-        return Connection(messages.DECODER, self._received, self._ended)
-
-    def _received(self, peer: Peer, message: messages.Message, body: memoryview) -> None:
+    def received(self, peer: Peer, message: messages.Message, body: memoryview) -> None:
         now_s = time.time()
         if (incarnation := self._workers.get(peer)) is not None:
             self.roster.heard(incarnation, now_s)
@@ -117,7 +111,8 @@ class ResourceManager:
             peer.send(messages.TurnedAway(why))
         self._publish()
 
-    def _ended(self, peer: Peer) -> None:
+    def ended(self, peer: Peer) -> None:
+        super().ended(peer)
         self._watchers.pop(peer, None)
         self._clients.pop(peer, None)
         if (incarnation := self._workers.pop(peer, None)) is not None:
@@ -137,10 +132,10 @@ class ResourceManager:
                 peer.send(islands)
 
     def _told(self) -> messages.Islands:
-        """Return what proxy servers are told.
+        """Return the islands as proxy servers see them.
 
-        Workers outlive their resource manager: one that has just started says nothing of islands
-        that are not up, until their workers had the time to enrol again.
+        Workers outlive their resource manager: one that has just started reports no island as down
+        until the workers have had the time to enrol again.
         """
         islands = self.roster.islands()
         if time.time() - self._began_s > self.roster.lease_s:

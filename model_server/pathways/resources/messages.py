@@ -8,15 +8,15 @@ ANY = -1
 
 
 class Enrol(msgspec.Struct, frozen=True, tag="enrol"):
-    """A worker's first word to the resource manager, and again after every lost connection."""
+    """A worker's first message to the resource manager, after every connection."""
 
     incarnation: str  # of the process
-    address: str  # host:port where fronts and other workers reach it
+    address: str  # host:port for proxy servers and other workers
     island: int = ANY  # ANY: the manager chooses
     host: int = 0  # within the island
     hosts: int = 1  # of the island
     coordinator: str = ""  # host 0: where jax's coordination service will be
-    started: bool = False  # its devices are numbered: it can only go on as what it is
+    started: bool = False  # its devices are numbered: it cannot become another host
 
 
 class IslandPlacement(msgspec.Struct, frozen=True, tag="placed"):
@@ -30,25 +30,25 @@ class IslandPlacement(msgspec.Struct, frozen=True, tag="placed"):
 
 
 class Missing(msgspec.Struct, frozen=True, tag="missing"):
-    """Wait: for whom."""
+    """Wait for the workers that the text names."""
 
     text: str
 
 
 class TurnedAway(msgspec.Struct, frozen=True, tag="turned_away"):
-    """End, and say why."""
+    """End with this reason."""
 
     reason: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A worker's devices are there and its door is open."""
+    """A worker's devices are there and it listens."""
 
     devices: int
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """A sign of life of a worker or proxy server."""
+    """A heartbeat of a worker or proxy server."""
 
 
 class Trouble(msgspec.Struct, frozen=True, tag="trouble"):
@@ -58,7 +58,7 @@ class Trouble(msgspec.Struct, frozen=True, tag="trouble"):
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """A proxy server's first word: it wants to know the islands."""
+    """A proxy server's first message: it asks for the islands."""
 
     name: str
 
@@ -79,7 +79,7 @@ class Islands(msgspec.Struct, frozen=True, tag="islands"):
     """Islands as they are now."""
 
     expected: int
-    lines: list[IslandLine]  # of those that something is known of
+    lines: list[IslandLine]  # of islands that are known
 
 
 class ClientLine(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ class ClientLine(msgspec.Struct, frozen=True):
 
 
 class Clients(msgspec.Struct, frozen=True, tag="clients"):
-    """A proxy server's clients, and a sign of its life."""
+    """A proxy server's clients; also its heartbeat."""
 
     lines: list[ClientLine]
 

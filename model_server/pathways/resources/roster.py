@@ -8,12 +8,13 @@ i * devices on, whichever processes it is made of.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from model_server.pathways.resources.instance_type import InstanceType
 from model_server.pathways.resources.messages import (
     ANY,
     Enrol,
@@ -23,6 +24,35 @@ from model_server.pathways.resources.messages import (
     Missing,
     TurnedAway,
 )
+from sax.errors import InvalidRequest
+
+_SHAPE = re.compile(r"(cpu|gpu|tpu)([a-z0-9]*):(\d+(?:x\d+)*)")
+# Chips with two cores that jax shows as two devices.
+_TWO_DEVICES = ("v2", "v3")
+
+
+class InstanceType(NamedTuple):
+    """The devices of one island."""
+
+    platform: str  # "cpu", "tpu", "gpu"
+    kind: str  # "v5e"; "" for CPUs
+    devices: int
+
+
+def parse_instance_type(text: str) -> InstanceType:
+    """Raises InvalidRequest."""
+    found = _SHAPE.fullmatch(text.strip().lower())
+    if found is None:
+        raise InvalidRequest(
+            f"--instance_type={text!r}: say the kind of devices and how many one island has, such "
+            "as cpu:2, gpu:8 or tpuv5e:4x8",
+            param="instance_type",
+        )
+    count = math.prod(map(int, found[3].split("x")))
+    if not count:
+        raise InvalidRequest(f"--instance_type={text!r} has no devices", param="instance_type")
+    return InstanceType(found[1], found[2], count * (2 if found[2] in _TWO_DEVICES else 1))
+
 
 _EVENTS = 200
 
@@ -43,7 +73,7 @@ class _Group:
     """An island's workers, by host."""
 
     hosts: dict[int, _Enrolled] = field(default_factory=dict[int, _Enrolled])
-    count: int = 0  # 0: nobody has said yet
+    count: int = 0  # 0: not known yet
     since_s: float = 0.0
     note: str = "no worker has come yet"
 
@@ -126,12 +156,12 @@ class Roster:
         return ""
 
     def heard(self, incarnation: str, now_s: float) -> None:
-        """Note a sign of life."""
+        """Note a heartbeat."""
         if (worker := self._workers.get(incarnation)) is not None:
             worker.heard_s = now_s
 
     def stood_still(self, for_s: float, now_s: float) -> None:
-        """Extend all leases by a time in which nobody here listened."""
+        """Extend all leases by a time in which this process was stopped."""
         for worker in self._workers.values():
             worker.heard_s = min(now_s, worker.heard_s + for_s)
 

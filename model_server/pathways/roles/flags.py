@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from model_server.config import check_root
-from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety, is_loopback
+from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety
 from sax.config import check_address
 from sax.errors import InvalidRequest
 from sax.flags.parser import XLA_FLAG, ServerParser
+from sax.host import is_loopback
 
 MANAGER, WORKER, PROXY, LOCAL = "resource_manager", "worker", "proxy_server", "local"
 SIDECAR = "sidecar"
@@ -36,7 +37,7 @@ class PathwaysFlags:
     """Flags of one process."""
 
     role: str
-    told_by: str = ""  # what the role was known by without --node_type
+    told_by: str = ""  # the setting that implied the role without --node_type
     host: str  # to listen on
     port: int
     manager: str = ""  # host:port
@@ -51,7 +52,7 @@ class PathwaysFlags:
     host_buffer_bytes: int = 16 << 30
     memory_limit_bytes: int = 0  # of a worker on a CPU; 0: the machine's memory
     elastic_islands: int = 0  # the proxy may start with so many islands fewer
-    checkpoint_roots: tuple[str, ...] = ()  # of a worker: what it may read for clients
+    checkpoint_roots: tuple[str, ...] = ()  # that a worker may read for clients
     takes_functions: bool = False  # of a proxy server: pickled ones of clients
     sidecar: str = ""  # host:port of a worker's; "": functions are refused
     compile_options: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -109,7 +110,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
 
 
 def _role(found: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the role, and what it was known by if it was not said. Raises InvalidRequest."""
+    """Return the role, and the setting that implied it, if any. Raises InvalidRequest."""
     if found.node_type is not None:
         return found.node_type, ""
     if found.island is not None:

@@ -6,20 +6,25 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from model_server.islands.weight_reading import ATTRIBUTE
-from model_server.pathways.hosting.executor_thread import ExecutorThread
-from model_server.pathways.hosting.seam import RequestExecutor
 from model_server.pathways.http2.server import GrpcServer
-from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
-from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.dispatcher import Dispatcher
+from model_server.pathways.proxy.island import (
+    Answered,
+    ArrayDelivery,
+    IslandRequest,
+    Shipment,
+    Shipped,
+)
 from model_server.pathways.proxy.service import service_of
-from model_server.pathways.resources.instance_type import parse_instance_type
-from model_server.pathways.roles.compiling import check_options, configure
+from model_server.pathways.resources.messages import IslandPlacement
+from model_server.pathways.resources.roster import parse_instance_type
 from model_server.pathways.roles.flags import PathwaysFlags
-from model_server.pathways.roles.worker import reader_of
+from model_server.pathways.roles.worker import executor_of
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
+from model_server.pathways.worker.executor_thread import ExecutorThread, RequestExecutor
 from sax.host import xla_threads
 
 logger = logging.getLogger(__name__)
@@ -36,8 +41,8 @@ class InProcessHost:
         self.description: Any = executor.describe()
         self._thread = ExecutorThread(executor)
 
-    def run(self, errand: Errand, answered: Answered) -> None:
-        self._thread.run(errand, answered)
+    def run(self, request: IslandRequest, answered: Answered) -> None:
+        self._thread.run(request, answered)
 
     def forget(self, session: int) -> None:
         self._thread.forget(session)
@@ -48,39 +53,29 @@ class InProcessHost:
     def expect(self, arrival: ArrayDelivery, arrived: Callable[[], None]) -> None:
         arrived()
 
-    def astray(self, transfer: int, fault: Fault) -> None:
+    def fail_transfer(self, transfer: int, fault: Fault) -> None:
         """Nothing is ever on its way here."""
 
     def close(self) -> None:
         self._thread.close()
 
 
-def local_front(executor: RequestExecutor) -> Front:
-    """Return a front whose only island is an executor in this process."""
-    front = Front()
-    front.island(0).begin([InProcessHost(executor)])
-    front.survey()
-    return front
+def local_dispatcher(executor: RequestExecutor) -> Dispatcher:
+    """Return a dispatcher whose only island is an executor in this process."""
+    dispatcher = Dispatcher()
+    dispatcher.island(0).begin([InProcessHost(executor)])
+    dispatcher.survey()
+    return dispatcher
 
 
 async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Serve clients with this process's devices until told to stop. Raises OSError."""
     instance = parse_instance_type(flags.instance_type)
     os.environ.setdefault("NPROC", str(xla_threads(instance.devices)))
-    import jax
-
-    from model_server.pathways.worker.devices import IslandDevices
-    from model_server.pathways.worker.executor import Executor
-
-    configure(jax.config, flags)
-    if instance.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", instance.devices)
-    told = {ATTRIBUTE: int(bool(flags.checkpoint_roots))}
-    devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes, told=told)
-    check_options(flags)
-    front = local_front(Executor(devices, flags.compile_options, reader_of(flags)))
-    proxy = GrpcServer(service_of(front))
+    placement = IslandPlacement(0, 0, instance.devices, instance.platform, "")
+    alone = replace(flags, island_hosts=1, sidecar="")
+    dispatcher = local_dispatcher(executor_of(alone, placement, asyncio.get_running_loop()))
+    proxy = GrpcServer(service_of(dispatcher))
     try:
         port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())
         logger.info("proxy server of this process's devices at port %d", port)

@@ -1,4 +1,4 @@
-"""Calls of functions that the workers have, or run, beside the devices, in place of a program.
+"""Calls of functions, the workers' own or their clients', in place of a program.
 
 jaxlib's client compiles such a call, of a name, a text, devices, arguments and results, as it
 compiles a program. Its Python API makes one kind of them, for `jax.experimental.colocated_python`,
@@ -15,10 +15,17 @@ from google.protobuf.message import DecodeError
 
 from model_server.islands.weight_reading import READ_WEIGHTS
 from model_server.pathways.protocol.messages import CustomCallProgramProto
+from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
 from sax.errors import InvalidRequest
 
 _TYPE = "xla::ifrt::CustomCallProgram"
 _KIND = "jax_colocated_python_v0.0.1"
+NO_FUNCTIONS = Fault(
+    UNIMPLEMENTED,
+    "functions of clients are not run beside the devices: start the proxy server with "
+    "--sidecar_name=external, a sidecar beside each worker with --colocated_python, and the "
+    "workers with --sidecar_address",
+)
 
 
 def is_call(request: Any) -> bool:

@@ -1,8 +1,8 @@
 """Handles of one client: where each array, future and program of it is.
 
-Every session has a table of its own, and workers key what they hold by session as well: nobody can
-name another's handles. Handles are the client's choice, or counted up by the worker from a number
-that the front gives to each request: `first_made`.
+Every session has its own table, and workers keep values by session as well, so no client can name
+another's handles. Clients choose handles, or the worker counts them up from a number that the
+dispatcher gives to each request: `first_made`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _PER_REQUEST = 1 << 20
 
 
 class Fault(NamedTuple):
-    """An error as a value: what an array became that was never made, or is lost."""
+    """An error as a value: it stands for an array that could not be made, or is lost."""
 
     code: int  # of absl and gRPC
     text: str
 
 
-class IslandLife(NamedTuple):
-    """An island in one of its lives."""
+class IslandIncarnation(NamedTuple):
+    """An island between its start and its loss."""
 
     island: int
-    epoch: int
+    epoch: int  # counts the incarnations of the island from 1
 
 
 class Parts(NamedTuple):
-    """A future of the front's own: done when these are, by island."""
+    """A future of a request that several islands answer: done when these are, by island."""
 
     handles: tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 INVALID, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 3, 5, 12, 13, 14, 15
 CANCELLED, EXHAUSTED = 1, 8
 
-Home = IslandLife | Fault | Parts
+Home = IslandIncarnation | Fault | Parts
 
 
 def first_made(request: int) -> int:
@@ -76,15 +76,11 @@ class HandleTable:
     def home(self, handle: int) -> Home:
         """Return a handle's home: NOT_FOUND as a Fault for a handle that this session lacks."""
         found = self._homes.get(handle)
-        return unknown(handle) if found is None else found
+        if found is not None:
+            return found
+        text = f"this session has nothing under the handle {handle}: it never had, or gave it up"
+        return Fault(NOT_FOUND, text)
 
     def homes(self, handles: Iterable[int]) -> set[Home | None]:
         """Return the distinct homes of many handles; None stands for handles without one."""
         return set(map(self._homes.get, handles))
-
-
-def unknown(handle: int) -> Fault:
-    return Fault(
-        NOT_FOUND,
-        f"this session has nothing under the handle {handle}: it never had, or gave it up",
-    )

@@ -26,7 +26,7 @@ def typed(text: str) -> bool | int | float | str:
 
 
 def add_options(request: Any, options: Mapping[str, str]) -> None:
-    """Add options to a CompileRequest, for what it does not set itself."""
+    """Add options to a CompileRequest that does not set them itself."""
     held = XlaCompileOptionsProto.FromString(request.compile_options.data)
     overrides = held.compile_options.env_option_overrides
     for name, text in options.items():

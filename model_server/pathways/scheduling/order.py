@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-FIRST_S = 0.001  # of a program that was not measured yet
-_KEPT = 5  # measurements: one that a pause of the machine spoilt would starve its client
+FIRST_S = 0.001  # expected of a program that was not measured yet
+_KEPT = 5  # measurements; their median, as one pause of the machine would starve the client
 
 
 class Durations:
-    """Measured only while clients compete: alone, nobody is charged."""
+    """Expected durations of programs, measured while clients compete: one alone is not charged."""
 
     def __init__(self) -> None:
         self._took: dict[tuple[int, int], deque[float]] = {}  # (session, program) -> seconds
@@ -43,7 +43,7 @@ class Durations:
             del self._took[key]
 
 
-ALONE = 8  # works in flight of the only client of an island
+ALONE = 8  # device tasks in flight of the only client of an island
 TOGETHER = 2  # of each island, when clients compete: what waits here can still be reordered
 
 
@@ -102,11 +102,11 @@ class GangOrder:
         self._lanes: dict[int, _Track] = {}
 
     def join(self, client: int, weight: float = 1.0) -> None:
-        """Add a client. weight: its share beside others' where they compete; above 0."""
+        """Add a client. weight: its share of an island where clients compete; above 0."""
         self._clients[client] = _Share(weight)
 
     def leave(self, client: int) -> None:
-        """Forget a client, what it has waiting and what it has in flight."""
+        """Forget a client, with its requests that wait or are in flight."""
         self._clients.pop(client, None)
         for lane in self._lanes.values():
             for waiting in lane.queues.pop(client, ()):
@@ -115,7 +115,7 @@ class GangOrder:
             lane.in_flight.pop(client, None)
 
     def pause(self, client: int, paused: bool) -> None:
-        """Hold back, or let go again, what a client has waiting."""
+        """Hold back a client's waiting requests, or let them go on."""
         if client in self._clients:
             self._clients[client].paused = paused
 
@@ -137,7 +137,7 @@ class GangOrder:
     def passes(self, client: int, island: int, handles: Collection[int]) -> bool:
         """Tell whether a request that only reads these may go before all that a client has waiting.
 
-        So who waits for a result does not wait until the island takes what was asked for since.
+        So a client that fetches a result does not wait until the island takes its later requests.
         """
         lane = self._lanes.get(island)
         waiting = lane.queues.get(client, ()) if lane else ()
@@ -179,7 +179,7 @@ class GangOrder:
             del lane.in_flight[client]
 
     def lost(self, island: int) -> None:
-        """Give back all places of an island. What waits for it goes on, to be told."""
+        """Give back all places of an island. Requests that wait for it go on, to be refused."""
         if island in self._lanes:
             self._lanes[island].in_flight.clear()
 

@@ -1,7 +1,7 @@
 """Routes: which islands a request goes to.
 
 Pure. A program runs on one island; arrays are on one island; only copies go from one to another.
-Arrays of an island's earlier life are lost, which the client learns as DATA_LOSS.
+Arrays of an island's earlier incarnation are lost, which the client learns as DATA_LOSS.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from model_server.pathways.scheduling.handles import (
     Fault,
     HandleTable,
     Home,
-    IslandLife,
+    IslandIncarnation,
     Parts,
 )
 from model_server.pathways.scheduling.summary import How, Summary
 
+NO_ISLANDS = Fault(UNAVAILABLE, "no island is up: start its workers, or wait until they are back")
 
-class Ground(NamedTuple):
-    """The islands as they are now."""
+
+class IslandTopology(NamedTuple):
+    """The islands' devices, and which islands are up."""
 
     islands: Mapping[int, int]  # device id -> island
     epochs: Mapping[int, int]  # of the islands that are up
@@ -35,18 +37,18 @@ class Ground(NamedTuple):
 class Whole(NamedTuple):
     """The request goes to one island as it is."""
 
-    life: IslandLife
+    target: IslandIncarnation
 
 
-class StandIn(NamedTuple):
-    """Another island answers, about this device of its own in place of the one that is down."""
+class Fallback(NamedTuple):
+    """The request goes to a live island, about one of its devices, as its own island is down."""
 
-    life: IslandLife
+    target: IslandIncarnation
     device: int
 
 
 class Split(NamedTuple):
-    """Parts of the request go to islands: handles by island. None: nothing is left to do."""
+    """Parts of the request go to islands: handles by island; without any, nothing is to be done."""
 
     parts: Mapping[int, tuple[int, ...]]
     fault: Fault | None = None  # of the handles that are on no island
@@ -55,44 +57,41 @@ class Split(NamedTuple):
 class Across(NamedTuple):
     """Arrays are copied to an island, each from where it is."""
 
-    to: IslandLife
-    sources: tuple[IslandLife, ...]  # one per array
+    to: IslandIncarnation
+    sources: tuple[IslandIncarnation, ...]  # one per array
 
 
-Route = Whole | StandIn | Split | Across | Fault
+Route = Whole | Fallback | Split | Across | Fault
 
 
-def route(summary: Summary, table: HandleTable, ground: Ground) -> Route:
+def route(summary: Summary, table: HandleTable, topology: IslandTopology) -> Route:
     """Decide where a request goes. A Fault is its answer, and that of all that it would make."""
     if summary.row.how is How.SPLIT:
-        return _split(summary, table, ground)
+        return _split(summary, table, topology)
     if summary.row.how is How.ANY:
-        return _any(ground)
-    target = _target(summary.devices, ground)
+        return _any(topology)
+    target = _target(summary.devices, topology)
     if isinstance(target, Fault):
-        return _like(ground) or target if summary.row.how is How.LIKE else target
+        return _like(topology) or target if summary.row.how is How.LIKE else target
     if summary.row.how is How.COPY:
-        return _copy(summary, table, ground, target)
-    return _one(summary, table, ground, target)
+        return _copy(summary, table, topology, target)
+    return _one(summary, table, topology, target)
 
 
-def standing(
-    home: Home | None, handle: int, table: HandleTable, ground: Ground
-) -> IslandLife | Fault:
-    """Return an island that holds what is under a handle, or why none does."""
-    found = table.home(handle) if home is None else home
-    if isinstance(found, Fault):
-        return found
-    if isinstance(found, Parts):
+def _holder(home: Home, handle: int, topology: IslandTopology) -> IslandIncarnation | Fault:
+    """Return the island that holds the value of a handle, or why none does."""
+    if isinstance(home, Fault):
+        return home
+    if isinstance(home, Parts):
         return Fault(INVALID, f"{handle} is a future: only check_future takes it")
-    epoch = ground.epochs.get(found.island)
+    epoch = topology.epochs.get(home.island)
     if epoch is None:
-        return lost(found.island)
-    return found if found.epoch in (epoch, ALWAYS) else lost(found.island, back=True)
+        return lost(home.island)
+    return home if home.epoch in (epoch, ALWAYS) else lost(home.island, back=True)
 
 
 def lost(island: int, back: bool = False) -> Fault:
-    """Return the fault of what was on an island that is, or was, lost."""
+    """Return the fault of arrays on an island that is lost, or back after a loss."""
     remedy = (
         "it is back: make the array again"
         if back
@@ -101,26 +100,26 @@ def lost(island: int, back: bool = False) -> Fault:
     return Fault(DATA_LOSS, f"island {island} was lost with all arrays on it; {remedy}")
 
 
-def _any(ground: Ground) -> Route:
-    if not ground.epochs:
-        return Fault(UNAVAILABLE, "no island is up: start its workers, or wait until they are back")
-    island = min(ground.epochs)
-    return Whole(IslandLife(island, ground.epochs[island]))
+def _any(topology: IslandTopology) -> Route:
+    if not topology.epochs:
+        return NO_ISLANDS
+    island = min(topology.epochs)
+    return Whole(IslandIncarnation(island, topology.epochs[island]))
 
 
-def _like(ground: Ground) -> StandIn | None:
-    """Return a device that is up: islands are alike."""
-    for device, island in ground.islands.items():
-        if island in ground.epochs:
-            return StandIn(IslandLife(island, ground.epochs[island]), device)
+def _like(topology: IslandTopology) -> Fallback | None:
+    """Return a device of an island that is up: islands are alike."""
+    for device, island in topology.islands.items():
+        if island in topology.epochs:
+            return Fallback(IslandIncarnation(island, topology.epochs[island]), device)
     return None
 
 
-def _target(devices: Iterable[int], ground: Ground) -> IslandLife | None | Fault:
+def _target(devices: Iterable[int], topology: IslandTopology) -> IslandIncarnation | None | Fault:
     """Return the island of a request's devices; None: it names none."""
-    found = dict.fromkeys(map(ground.islands.get, devices))
+    found = dict.fromkeys(map(topology.islands.get, devices))
     if None in found:
-        strange = next(each for each in devices if each not in ground.islands)
+        strange = next(each for each in devices if each not in topology.islands)
         return Fault(INVALID, f"no island has a device {strange}: ask jax.devices() again")
     if not found:
         return None
@@ -128,8 +127,8 @@ def _target(devices: Iterable[int], ground: Ground) -> IslandLife | None | Fault
         return _over(found)
     (island,) = found
     assert island is not None
-    epoch = ground.epochs.get(island)
-    return lost(island) if epoch is None else IslandLife(island, epoch)
+    epoch = topology.epochs.get(island)
+    return lost(island) if epoch is None else IslandIncarnation(island, epoch)
 
 
 def _over(islands: Iterable[int | None]) -> Fault:
@@ -141,18 +140,19 @@ def _over(islands: Iterable[int | None]) -> Fault:
     )
 
 
-def _one(summary: Summary, table: HandleTable, ground: Ground, target: IslandLife | None) -> Route:
+def _one(
+    summary: Summary, table: HandleTable, topology: IslandTopology, target: IslandIncarnation | None
+) -> Route:
     """Return the one island of all handles and devices."""
     islands = {} if target is None else {target.island: target}
     for home in table.homes(summary.reads):
         if home is None:
-            return next(
-                found for handle in summary.reads if isinstance(found := table.home(handle), Fault)
-            )
-        found = standing(home, 0, table, ground)
+            faults = (each for each in map(table.home, summary.reads) if isinstance(each, Fault))
+            return next(faults)
+        found = _holder(home, 0, topology)
         if isinstance(found, Fault):
             return found
-        islands[found.island] = IslandLife(found.island, ground.epochs[found.island])
+        islands[found.island] = IslandIncarnation(found.island, topology.epochs[found.island])
     if not islands:
         return Fault(INVALID, f"a {summary.kind} that names neither handles nor devices")
     if len(islands) > 1:
@@ -160,17 +160,17 @@ def _one(summary: Summary, table: HandleTable, ground: Ground, target: IslandLif
     return Whole(islands.popitem()[1])
 
 
-def _split(summary: Summary, table: HandleTable, ground: Ground) -> Route:
+def _split(summary: Summary, table: HandleTable, topology: IslandTopology) -> Route:
     parts: defaultdict[int, list[int]] = defaultdict(list)
     fault = None
     for handle in summary.reads:
         home = table.home(handle)
         if isinstance(home, Parts):
             for island, handles in home.handles:
-                if handles and island in ground.epochs:
+                if handles and island in topology.epochs:
                     parts[island] += handles
             continue
-        found = standing(home, handle, table, ground)
+        found = _holder(home, handle, topology)
         if isinstance(found, Fault):
             fault = found
         else:
@@ -178,10 +178,12 @@ def _split(summary: Summary, table: HandleTable, ground: Ground) -> Route:
     return Split({island: tuple(handles) for island, handles in parts.items()}, fault)
 
 
-def _copy(summary: Summary, table: HandleTable, ground: Ground, target: IslandLife | None) -> Route:
-    sources: list[IslandLife] = []
+def _copy(
+    summary: Summary, table: HandleTable, topology: IslandTopology, target: IslandIncarnation | None
+) -> Route:
+    sources: list[IslandIncarnation] = []
     for handle in summary.reads:
-        found = standing(table.home(handle), handle, table, ground)
+        found = _holder(table.home(handle), handle, topology)
         if isinstance(found, Fault):
             return found
         sources.append(found)

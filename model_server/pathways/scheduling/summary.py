@@ -1,8 +1,8 @@
 """Summaries of requests: one table with the handles that each kind reads, makes and destroys.
 
-The front looks at handles and devices only; workers look at the rest. A row names fields of the
-request, so that a kind of a later protocol is one row more. Raises InvalidRequest for a request
-without a kind, or of a kind that this table does not have.
+The dispatcher reads handles and devices only; workers read the rest. A row names fields of the
+request, so a kind of a later protocol is one more row. Raises InvalidRequest for a request without
+a kind, or of a kind that is not in the table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from google.protobuf.message import DecodeError
 from model_server.pathways.protocol import messages
 from model_server.pathways.scheduling.custom_call import call_of, is_call
 from sax.errors import InvalidRequest
-
-# Device ids of shardings and of compile options, read from their serialized forms.
-#
-# Raises InvalidRequest for a form that this proxy server does not know.
 
 _SHARDINGS: dict[str, Any] = {
     "xla::ifrt::ConcreteEvenSharding": messages.ConcreteEvenShardingProto,
@@ -80,9 +76,9 @@ _SUFFIX = "_request"
 
 
 class How(Enum):
-    """Way of a request through the front."""
+    """Where a request is answered."""
 
-    FRONT = "front"  # answered by the front
+    HERE = "here"  # by the dispatcher itself
     ANY = "any"  # by any island
     LIKE = "like"  # by the island of its device, or by another in its place
     ISLAND = "island"  # by the one island of its handles and devices
@@ -102,14 +98,14 @@ class KindRow:
     fetches: str = ""  # host buffer that its answer fills
     devices: Devices | None = None
     answers: tuple[str, ...] = ()  # fields of the answer with handles that the worker chose
-    programs: bool = False  # what it makes is made again when an island returns
+    programs: bool = False  # it makes programs, which are compiled again when an island returns
     forgiving: bool = False  # handles of lost arrays are no error
     work: bool = False  # occupies the devices
-    looks: bool = False  # changes nothing: may go before requests that do not touch what it reads
+    looks: bool = False  # only reads: may overtake requests that touch other handles
 
 
 class Summary(NamedTuple):
-    """A request as the front sees it. Handles and device ids in the order of the request."""
+    """The part of a request that the dispatcher reads; handles and devices in its order."""
 
     kind: str  # "compile_request"
     row: KindRow
@@ -151,7 +147,7 @@ _PROGRAM = ("loaded_executable_handle",)
 _ISLAND, _SPLIT = How.ISLAND, How.SPLIT
 
 TABLE: dict[str, KindRow] = {
-    "init_request": KindRow(How.FRONT),
+    "init_request": KindRow(How.HERE),
     "check_future_request": KindRow(_SPLIT, destroys=("future_handle",)),
     "check_value_ready_request": KindRow(_SPLIT, reads=("value_handles",), looks=True),
     "make_array_from_host_buffer_request": KindRow(

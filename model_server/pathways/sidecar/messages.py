@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.scheduling.answers import Buffer
 
 
 class SidecarPlace(msgspec.Struct, frozen=True, array_like=True, tag="place"):

@@ -1,10 +1,14 @@
-"""Calls that a worker carries out beside its devices; their results come some time later."""
+"""Calls in place of programs: a worker reads weights or has a sidecar run a function for them.
+
+Their results arrive later.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -17,7 +21,8 @@ from model_server.pathways.scheduling.custom_call import call_of, is_python
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held
 from model_server.pathways.worker.devices import IslandDevices
-from model_server.pathways.worker.results import Result, results_of
+from model_server.pathways.worker.dtypes import STRING
+from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import Refused, WrongRequest, fault_of
 from model_server.pathways.worker.values import (
     ELSEWHERE,
@@ -29,7 +34,30 @@ from model_server.pathways.worker.values import (
 )
 from sax.errors import SaxError
 
-Wanted = Callable[[], bool]  # does anybody still wait for the results?
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An array that a call makes."""
+
+    shape: tuple[int, ...]  # of the whole array
+    dtype: np.dtype
+    sharding: jax.sharding.Sharding
+    spec: Any  # ArraySpecProto
+
+    @property
+    def is_text(self) -> bool:
+        """True for strings, which tell clients the structure that a function returned."""
+        return self.spec.dtype.kind == STRING
+
+
+def _result(spec: Any, arrays: Arrays) -> Result:
+    """Return the result of an ArraySpecProto. Raises Refused."""
+    if spec.dtype.kind == STRING:
+        return Result((), np.dtype(np.dtypes.StringDType()), arrays.sharding(spec), spec)
+    return Result(*arrays.spec(spec), spec)
+
+
+Wanted = Callable[[], bool]  # False once the client is gone
 Done = Callable[[Sequence[Held | Strings] | Fault], None]
 
 
@@ -99,7 +127,7 @@ class CallProgram:
         def start() -> None:
             try:
                 self._function.start(of, arguments, done)
-            except BaseException as exc:  # whoever waits must learn of it
+            except BaseException as exc:  # requests wait for the results
                 done(fault_of(exc))
             finally:
                 for fetch in fetches:
@@ -108,7 +136,7 @@ class CallProgram:
         self._thread.submit(start)
         return coming
 
-    def outputs(self) -> list[tuple[int, tuple[int, ...], Any]]:
+    def outputs(self, shardings: Shardings) -> list[tuple[int, tuple[int, ...], Any]]:
         """Return the element type, shape and ShardingProto of each result."""
         return [(each.spec.dtype.kind, each.shape, each.spec.sharding) for each in self.avals]
 
@@ -132,14 +160,14 @@ class Calls:
         self._arrays = arrays
         self._reader = reader
         self._python = python
-        self._reading = ThreadPoolExecutor(1, "weights")  # which reads with threads of its own
+        self._reading = ThreadPoolExecutor(1, "weights")  # the reader has threads itself
         self._sending = ThreadPoolExecutor(1, "arguments")  # in their order
 
     def program(self, of: Session, asked: Any) -> CallProgram:
         """Check the call of a CompileRequest. Raises Refused, WrongRequest, SaxError, Poisoned."""
         call = call_of(asked)
         devices = self._devices.devices(call.devices.device_ids)
-        results = results_of(call.output_specs, self._arrays)
+        results = [_result(each, self._arrays) for each in call.output_specs]
         text = call.serialized_program_text
         if is_python(call):
             if self._python is None:

@@ -141,7 +141,7 @@ class IslandDevices:
     def _attributes(self, device: Device) -> Mapping[str, Any]:
         return _present(device, _ATTRIBUTES) | {
             "slice_index": self.island,
-            "colocation_id": self._numbers[device],  # a CPU device is beside itself
+            "colocation_id": self._numbers[device],  # a CPU device is its own host device
             "memory_limit_bytes": self._memory_limit(),
             native.ISLANDS: _native(device),
             **self._told,

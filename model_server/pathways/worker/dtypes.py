@@ -39,6 +39,7 @@ _KINDS = (
     ("F8E8M0FNU", ml_dtypes.float8_e8m0fnu, "f8E8M0FNU"),
     ("F4E2M1FN", ml_dtypes.float4_e2m1fn, "f4E2M1FN"),
 )
+STRING = DTypeProto.Kind.Value("KIND_STRING")
 _NUMPY = {DTypeProto.Kind.Value(f"KIND_{kind}"): np.dtype(of) for kind, of, _ in _KINDS}
 _NUMBERS = {dtype: number for number, dtype in _NUMPY.items()}
 _MLIR = {name: np.dtype(of) for _, of, name in _KINDS}
@@ -58,5 +59,5 @@ def ifrt_kind(dtype: np.dtype) -> int:
 
 
 def mlir_dtype(name: str) -> np.dtype | None:
-    """Return None for what is no number: a token."""
+    """Return the type of an MLIR name; None for tokens, which are no numbers."""
     return _MLIR.get(name)

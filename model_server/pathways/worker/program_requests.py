@@ -1,11 +1,16 @@
-"""Carries out the requests on programs. Methods have the names of the kinds of requests."""
+"""Compiles clients' programs for an island's devices, and runs them.
+
+With jax's persistent cache (JAX_COMPILATION_CACHE_DIR) a program is compiled once: an island that
+returns, and a client that starts again, find it there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib._jax as _jax
@@ -33,13 +38,47 @@ from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import ifrt_kind, mlir_dtype, numpy_dtype
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import Refused, WrongRequest
-from model_server.pathways.worker.turns import Turns
-from model_server.pathways.worker.values import ELSEWHERE, Buffers, Later, Session, Value
+from model_server.pathways.worker.values import ELSEWHERE, Later, RequestTask, Value
 
-# Compiles clients' programs for an island's devices, and runs them.
-#
-# With jax's persistent cache (JAX_COMPILATION_CACHE_DIR) a program is compiled once: an island
-# that returns, and a client that starts again, find it there.
+
+class _LastProgram(NamedTuple):
+    done: Any  # a ShardedToken
+    results: frozenset[int]  # identities
+
+    def precedes(self, arguments: Iterable[Any]) -> bool:
+        """Return True if these arguments depend on it."""
+        return not self.results.isdisjoint(map(id, arguments))
+
+    def wait(self) -> None:
+        with contextlib.suppress(Exception):  # its results carry the error
+            self.done.block_until_ready()
+
+
+class Turns:
+    """The last program of each CPU device, which computes every program whose arguments are there.
+
+    Accelerators compute programs one after another, in the order of their launches. Two programs of
+    different lanes or clients that a CPU computes in parallel would both be done as late as the
+    second of them in turn: the islands of a pipeline would all compute at once, and then all wait.
+    Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Device, _LastProgram] = {}
+
+    def wait(self, devices: Iterable[Device], arguments: Iterable[Any]) -> None:
+        """Return when a program with these arguments can be launched on these devices.
+
+        One that takes results of the last program is launched at once: it waits for them anyway.
+        """
+        for last in {id(last): last for last in map(self._last.get, devices) if last}.values():
+            if not last.precedes(arguments):
+                last.wait()
+
+    def launched(self, devices: Iterable[Device], done: Any, results: Sequence[Any]) -> None:
+        """Remember a program. done: its ShardedToken."""
+        self._last.update(dict.fromkeys(devices, _LastProgram(done, frozenset(map(id, results)))))
+
 
 _MEMORY_STATS = (
     "generated_code_size_in_bytes",
@@ -112,6 +151,9 @@ class Program:
             for aval, sharding in zip(self.avals, self.shardings, strict=True)
         ]
 
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
     @cached_property
     def module(self) -> Any:
         """Its first HloModuleProto, as compiled."""
@@ -154,7 +196,7 @@ def source(asked: Any, devices: IslandDevices) -> Source:
 
 
 def compiled(of: Source, client: Any) -> Program:
-    """Compile. Raises WrongRequest for what is no StableHLO, and jax's errors."""
+    """Compile. Raises WrongRequest if the bytes are no StableHLO, and jax's errors."""
     lapack.load()
     context = make_ir_context()  # with the dialects of jax's programs
     try:
@@ -191,7 +233,7 @@ def _aval(of: Any) -> ShapedArray:
 
 
 class ProgramRequests:
-    """Methods as in `ArrayRequests`."""
+    """Handlers as in `ArrayRequests`."""
 
     def __init__(
         self,
@@ -209,79 +251,74 @@ class ProgramRequests:
         self._options = options
         self._turns = Turns() if devices.client.platform == "cpu" else None
 
-    def compile(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> Later:
+    def compile(self, task: RequestTask) -> Later:
+        asked = task.request
         if is_call(asked):
-            return lambda: self._compile_call(of, asked, told, made)
+            return lambda: self._compile_call(task)
         if self._options:
             add_options(asked, self._options)
         text = source(asked, self._devices)
 
         def later() -> None:
             program = compiled(text, self._devices.client)
-            self._compiled(of, program, program.module.name, told, made)
-            told.fingerprint_value = program.executable.fingerprint or b""
+            self._compiled(task, program, program.module.name)
+            task.response.fingerprint_value = program.executable.fingerprint or b""
 
         return later
 
-    def _compile_call(self, of: Session, asked: Any, told: Any, made: int) -> None:
-        program = self._calls.program(of, asked)
-        if of.ended.is_set():
+    def _compile_call(self, task: RequestTask) -> None:
+        program = self._calls.program(task.session, task.request)
+        if task.session.ended.is_set():
             program.close()
-        self._compiled(of, program, program.name, told, made)
+        self._compiled(task, program, program.name)
 
-    def _compiled(
-        self, of: Session, program: Program | CallProgram, name: str, told: Any, made: int
-    ) -> None:
-        of.programs[made] = program
-        told.loaded_executable_handle = made
-        told.name = name
-        numbers = self._devices.numbers(program.devices)
-        told.num_devices = len(numbers)
-        told.device_ids.extend(numbers)
-        told.addressable_device_ids.extend(numbers)
+    def _compiled(self, task: RequestTask, program: Program | CallProgram, name: str) -> None:
+        task.session.programs[task.made] = program
+        response, numbers = task.response, self._devices.numbers(program.devices)
+        response.loaded_executable_handle = task.made
+        response.name = name
+        response.num_devices = len(numbers)
+        response.device_ids.extend(numbers)
+        response.addressable_device_ids.extend(numbers)
 
-    def loaded_executable_metadata(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        program: Program = of.program(asked.loaded_executable_handle)
+    def loaded_executable_metadata(self, task: RequestTask) -> None:
+        program, response = _program(task), task.response
         if isinstance(program, CallProgram):
-            told.donated_input_indices.SetInParent()
+            response.donated_input_indices.SetInParent()
             return
         executable, module = program.executable, program.module
         for shardings, into in (
-            (executable.get_parameter_shardings(), told.parameter_shardings),
-            (executable.get_output_shardings(), told.output_shardings),
+            (executable.get_parameter_shardings(), response.parameter_shardings),
+            (executable.get_output_shardings(), response.output_shardings),
         ):
             for each in shardings or ():
                 into.shardings.add().ParseFromString(each.SerializeToString())
         shape = module.host_program_shape
         results = shape.result.tuple_shapes or [shape.result]
-        told.parameter_layouts_list.layouts.extend(each.layout for each in shape.parameters)
-        told.output_layouts_list.layouts.extend(each.layout for each in results)
+        response.parameter_layouts_list.layouts.extend(each.layout for each in shape.parameters)
+        response.output_layouts_list.layouts.extend(each.layout for each in results)
         for kinds in executable.get_output_memory_kinds():
-            told.output_memory_kinds.memory_kind_lists.add(memory_kinds=kinds)
-        told.donated_input_indices.donated_input_indices.extend(sorted(program.donated))
-        told.compiled_memory_stats.CopyFrom(program.memory_stats)
-        told.size_of_generated_code_in_bytes = executable.size_of_generated_code_in_bytes()
+            response.output_memory_kinds.memory_kind_lists.add(memory_kinds=kinds)
+        response.donated_input_indices.donated_input_indices.extend(sorted(program.donated))
+        response.compiled_memory_stats.CopyFrom(program.memory_stats)
+        response.size_of_generated_code_in_bytes = executable.size_of_generated_code_in_bytes()
 
-    def loaded_executable_execute(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        program: Program | CallProgram = of.program(asked.loaded_executable_handle)
+    def loaded_executable_execute(self, task: RequestTask) -> None:
+        asked, of, program = task.request, task.session, _program(task)
         if asked.loaded_executable_handle in of.deleted:
             raise WrongRequest("the program was deleted; compile it again")
         options = asked.execute_options
         handles = asked.result_array_handle
-        status = (asked.result_status_handle or made) if options.fill_status else 0
+        status = (asked.result_status_handle or task.made) if options.fill_status else 0
         if not handles:
-            handles = range(made + 1, made + 1 + len(program.avals))
+            handles = range(task.made + 1, task.made + 1 + len(program.avals))
             for handle, (kind, shape, sharding) in zip(
-                handles, _outputs(program, self._shardings), strict=True
+                handles, program.outputs(self._shardings), strict=True
             ):
-                one = told.outputs.add(array_handle=handle, sharding=sharding)
+                one = task.response.outputs.add(array_handle=handle, sharding=sharding)
                 one.dtype.kind = kind
                 one.shape.dims.extend(shape)
-        told.status_handle = status
+        task.response.status_handle = status
 
         def make() -> Sequence[Value]:
             if not program.here:
@@ -299,73 +336,52 @@ class ProgramRequests:
         if status:
             of.futures[status] = results
 
-    def loaded_executable_fetch_execute_result(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> Later | None:
-        """Devices here do not tell their times."""
-        return of.waited(asked.result_status_handle)
+    def loaded_executable_fetch_execute_result(self, task: RequestTask) -> Later | None:
+        """Answer without times: the devices here do not tell theirs."""
+        return task.session.waited(task.request.result_status_handle)
 
-    def loaded_executable_cost_analysis(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        costs = of.program(asked.loaded_executable_handle).executable.cost_analysis()
-        told.attributes.SetInParent()
-        for name, value in costs.items():
-            told.attributes.attributes[name].float_value = value
+    def loaded_executable_cost_analysis(self, task: RequestTask) -> None:
+        task.response.attributes.SetInParent()
+        for name, value in _program(task).executable.cost_analysis().items():
+            task.response.attributes.attributes[name].float_value = value
 
-    def loaded_executable_human_readable_program_text(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        program = of.program(asked.loaded_executable_handle)
-        told.human_readable_program_text = program.executable.get_hlo_text()
+    def loaded_executable_human_readable_program_text(self, task: RequestTask) -> None:
+        task.response.human_readable_program_text = _program(task).executable.get_hlo_text()
 
-    def loaded_executable_delete(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        of.program(asked.loaded_executable_handle)
-        of.deleted.add(asked.loaded_executable_handle)
+    def loaded_executable_delete(self, task: RequestTask) -> None:
+        _program(task)
+        task.session.deleted.add(task.request.loaded_executable_handle)
 
-    def loaded_executable_is_deleted(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        told.is_deleted = asked.loaded_executable_handle in of.deleted
+    def loaded_executable_is_deleted(self, task: RequestTask) -> None:
+        task.response.is_deleted = task.request.loaded_executable_handle in task.session.deleted
 
-    def loaded_executable_destruct(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        close_program(of.programs.pop(asked.loaded_executable_handle, None))
-        of.deleted.discard(asked.loaded_executable_handle)
+    def loaded_executable_destruct(self, task: RequestTask) -> None:
+        handle = task.request.loaded_executable_handle
+        if (program := task.session.programs.pop(handle, None)) is not None:
+            program.close()
+        task.session.deleted.discard(handle)
 
-    def get_default_device_assignment(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        replicas, partitions = asked.num_replicas, asked.num_partitions
+    def get_default_device_assignment(self, task: RequestTask) -> None:
+        replicas, partitions = task.request.num_replicas, task.request.num_partitions
         if replicas * partitions > len(self._devices):
             raise WrongRequest(
                 f"{replicas} replicas of {partitions} devices are more than the "
                 f"{len(self._devices)} of this island"
             )
         numbers = self._devices.numbers(self._devices.every[: replicas * partitions])
-        told.device_assignment.replica_count = replicas
-        told.device_assignment.computation_count = partitions
+        assignment = task.response.device_assignment
+        assignment.replica_count = replicas
+        assignment.computation_count = partitions
         for place in range(partitions):
-            each = numbers[place::partitions]
-            told.device_assignment.computation_devices.add(replica_device_ids=each)
+            assignment.computation_devices.add(replica_device_ids=numbers[place::partitions])
 
-    def get_default_layout(
-        self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
-    ) -> None:
-        device = self._devices.device(asked.device_id)
-        dtype = numpy_dtype(asked.dtype.kind)
-        layout = device.client.get_default_layout(dtype, tuple(asked.dims), device)
-        (told.serialized_pjrt_layout,) = layout.__getstate__()
+    def get_default_layout(self, task: RequestTask) -> None:
+        device = self._devices.device(task.request.device_id)
+        dtype = numpy_dtype(task.request.dtype.kind)
+        layout = device.client.get_default_layout(dtype, tuple(task.request.dims), device)
+        (task.response.serialized_pjrt_layout,) = layout.__getstate__()
 
 
-def _outputs(program: Program | CallProgram, shardings: Shardings) -> Any:
-    return program.outputs() if isinstance(program, CallProgram) else program.outputs(shardings)
-
-
-def close_program(program: Any) -> None:
-    """Let go of what a program holds outside this process, if it is a call."""
-    if isinstance(program, CallProgram):
-        program.close()
+def _program(task: RequestTask) -> Any:
+    """Return the Program or CallProgram of a request. Raises UnknownHandle."""
+    return task.session.program(task.request.loaded_executable_handle)

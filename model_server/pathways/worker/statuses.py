@@ -48,25 +48,25 @@ class RequestError(Exception):
 
 
 class Refused(RequestError):
-    """Is not offered here; the text says what is."""
+    """The request is not offered here; the text says what is."""
 
     code = "UNIMPLEMENTED"
 
 
 class WrongRequest(RequestError):
-    """Makes no sense: the sender must mend it."""
+    """The request is wrong: the client must correct it."""
 
     code = "INVALID_ARGUMENT"
 
 
 class UnknownHandle(RequestError):
-    """Names a thing that is not there, or not the session's."""
+    """The request names a handle that the session does not have."""
 
     code = "NOT_FOUND"
 
 
 class Poisoned(Exception):
-    """Needs an array that could not be made."""
+    """The request needs an array that could not be made."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)

@@ -1,4 +1,4 @@
-"""Values of a session's handles, and those that it may not name."""
+"""Values of a session's handles, present or still to come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from model_server.pathways.worker.statuses import (
 log = logging.getLogger(__name__)
 
 Buffers = Mapping[int, bytes | memoryview]
-# The rest of a request, which waits: returns the host buffers that its answer brings.
+# The rest of a request, which blocks: returns the host buffers of its answer.
 Later = Callable[[], Buffers | None]
 
 
@@ -45,7 +45,7 @@ class Strings(NamedTuple):
 
 
 class HeldElsewhere(UnknownHandle):
-    """An array of which this host holds no part: what is made of it is elsewhere, too."""
+    """An array of which this host holds no part; nor does it of arrays made from it."""
 
 
 class Arriving:
@@ -78,7 +78,7 @@ class Arriving:
         call()
 
     def get(self) -> There:
-        """Wait for it: whoever sends it fails it, too, if it cannot come."""
+        """Wait for it: the sender sets a Fault if it cannot come."""
         self._come.wait()
         assert self._value is not None
         return self._value
@@ -143,7 +143,7 @@ class ComingValues:
 
 @dataclass(slots=True)
 class Session:
-    """A client's arrays, programs and what it may wait for, by handle."""
+    """A client's arrays, programs and futures, by handle."""
 
     number: int
     arrays: dict[int, Value] = field(default_factory=dict)
@@ -182,12 +182,10 @@ class Session:
         return list(map(self.array, handles))
 
     def program(self, handle: int) -> Any:
-        """Raises UnknownHandle, and Poisoned if it could not be compiled."""
+        """Return a Program or CallProgram. Raises UnknownHandle."""
         found = self.programs.get(handle)
         if found is None:
             raise UnknownHandle(f"there is no program {handle:#x} in this session")
-        if isinstance(found, Fault):
-            raise Poisoned(found)
         return found
 
     def fetching(self, handle: int) -> HostCopy:
@@ -249,8 +247,22 @@ class Session:
         return ComingValues(values) if values else None
 
 
-def handles_of(told: Any, count: int, made: int) -> list[int]:
-    """Return the handles that the client chose, or the next ones of ours."""
-    if told and len(told) != count:
-        raise WrongRequest(f"{len(told)} handles for {count} arrays")
-    return list(told) or list(range(made, made + count))
+class RequestTask(NamedTuple):
+    """A request to carry out."""
+
+    session: Session
+    request: Any  # CopyArraysRequest, ...
+    response: Any  # to be filled: CopyArraysResponse, ...
+    made: int  # first of the handles that it may give out
+    buffers: Buffers  # host buffers that it names, by handle
+
+    def results(self, chosen: Sequence[int], count: int) -> list[int]:
+        """Return the handles of results, chosen by the client or the next ones of ours.
+
+        The response's `array_handles` get them. Raises WrongRequest if they are more or fewer.
+        """
+        if chosen and len(chosen) != count:
+            raise WrongRequest(f"{len(chosen)} handles for {count} arrays")
+        handles = list(chosen) or list(range(self.made, self.made + count))
+        self.response.array_handles.extend(handles)
+        return handles

@@ -144,6 +144,6 @@ def _on_cpu(
 def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:
     """Leave out a few pages: a device of the real slice may report some MB less."""
     limits = deployment.limits
-    page = deployment.memory.of.page  # a page less may leave near layers theirs
+    page = deployment.memory.of.page  # a page less may leave window layers theirs
     spare = -(-topology.chip.usable // (_SLACK * page))
     return deployment.with_pages(max(limits.pages_per_sequence, limits.pages - spare))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import finish_of
 from model_server.engine.request import Finish
-from model_server.engine.types import EngineLimits
 from model_server.grammars.grammar_state import BegunGrammar, CompiledGrammar
 from model_server.serving.answers.detokenizer import Detokenizer
 from sax.types import AnswerSoFar

@@ -15,14 +15,11 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.loading.images.prepared import PreparedImage
-from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
-from model_server.serving.answers.request_times import RequestTimes
+from model_server.serving.answers.request_account import RequestAccount
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics.registry import ModelServerMetrics
-from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError, wire_name
-from sax.tracing import attributes as names
-from sax.tracing.tracer import Value
+from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
 from sax.types import TokenChunk
 
 logger = logging.getLogger(__name__)
@@ -44,12 +41,12 @@ class RunningRequest:
     ) -> None:
         self.servable = servable
         self.request_id = ""  # as the caller named it, for the log
-        self.trace: AnswerTrace | None = None  # None: nobody traces it
+        self.account = RequestAccount(
+            servable.methods[method], metrics.tally(servable.model_id), servable.token_intervals
+        )
         self.holds: tuple[PreparedImage, ...] = ()  # images that its engine request needs
-        self._stats = servable.methods[method]
         self._sink = sink
-        self._tally = metrics.tally(servable.model_id)
-        self._times = RequestTimes(self._tally, time.monotonic())
+        self._times = self.account.times
         self._on_end = on_end
         self._answer: Detokenizer | None = None  # None for scored sequences
         self._unseen = "prompt"
@@ -58,7 +55,6 @@ class RunningRequest:
         self._way: asyncio.Task[None] | None = None  # encoding or remote prefill in progress
         self._deadline: asyncio.TimerHandle | None = None
         self._over = False
-        self._stats.begin()
 
     def limit(self, timeout_s: float | None) -> None:
         """End the request with DeadlineExceeded after this time, however far it is by then."""
@@ -73,8 +69,8 @@ class RunningRequest:
 
     def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""
-        self._sequence = self.servable.submit(self._traced(engine_request), self.receive)
-        self._tally.max_tokens.observe(engine_request.max_tokens)
+        self._sequence = self.servable.submit(self.account.told(engine_request), self.receive)
+        self.account.submitted(engine_request)
 
     def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
@@ -87,12 +83,9 @@ class RunningRequest:
         """Submit the sequence in its reserved place. Raises as the engine does."""
         self._reserved = None
         self._sequence = self.servable.submit(
-            self._traced(engine_request), self.receive, reserved=True, announce=announce
+            self.account.told(engine_request), self.receive, reserved=True, announce=announce
         )
-        self._tally.max_tokens.observe(engine_request.max_tokens)
-
-    def _traced(self, engine_request: EngineRequest) -> EngineRequest:
-        return engine_request if self.trace is None else replace(engine_request, traced=True)
+        self.account.submitted(engine_request)
 
     def release(self) -> None:
         """Release the reserved place, if there is one. Idempotent."""
@@ -118,22 +111,23 @@ class RunningRequest:
     def refuse(self, exc: BaseException) -> None:
         """End the request before it began; the caller raises."""
         if self._end():
-            self._fail_or_leave(exc)
+            if isinstance(exc, asyncio.CancelledError | Cancelled):
+                self.account.leave()
+            else:
+                self.account.fail(exc, submitted=self._sequence is not None)
 
     def fail(self, error: SaxError) -> None:
         """End the request with an error, which the sink receives."""
         if not self._over:
             self._end()
-            self._stats.fail(time.monotonic())
-            self._ended(error)
+            self.account.fail(error, submitted=self._sequence is not None)
             self._stop_sequence()
             self._sink(error)
 
     def cancel(self) -> None:
         """The caller went away: free slot and pages, send nothing more. Idempotent."""
         if self._end():
-            self._stats.leave()
-            self._ended()
+            self.account.leave()
             if self._way is not None:
                 self._way.cancel()
             self._stop_sequence()
@@ -143,7 +137,7 @@ class RunningRequest:
         if self._over:
             return
         try:
-            chunk = update.error or self._told(update)
+            chunk = update.error or self.account.traced(update, self._chunk)
         except Exception:
             logger.exception(
                 "an update could not be turned into text%s", of_request(self.request_id)
@@ -155,17 +149,6 @@ class RunningRequest:
         if chunk.finish_reason is not None:
             self._succeed(update, chunk)
         self._sink(chunk)
-
-    def _told(self, update: SequenceUpdate) -> TokenChunk:
-        trace = self.trace
-        if trace is None:
-            return self._chunk(update)
-        if update.chunks:
-            trace.take(update.chunks)
-        began_s = time.thread_time()
-        chunk = self._chunk(update)
-        trace.detokenise_s += time.thread_time() - began_s
-        return replace(chunk, traceparent=str(trace.context)) if chunk.queue_s else chunk
 
     def internal_error(self) -> Internal:
         """Return what a client reads of an error that only the log explains."""
@@ -194,24 +177,10 @@ class RunningRequest:
         return replace(chunk, queue_s=self._times.queue_s)
 
     def _succeed(self, update: SequenceUpdate, chunk: TokenChunk) -> None:
-        now = time.monotonic()
         self._end()
-        self._stats.succeed(now, now - self._times.began_s)
-        reason = chunk.finish_reason or ""
-        self._times.succeed(now, chunk.prompt_tokens, chunk.completion_tokens, reason)
-        if self.trace is not None:
-            told: dict[str, Value] = {
-                names.INPUT_TOKENS: chunk.prompt_tokens,
-                names.OUTPUT_TOKENS: chunk.completion_tokens,
-                names.CACHED_TOKENS: chunk.cached_tokens,
-                names.FINISH_REASONS: (reason,),
-            }
-            self.trace.end(self._times, now, told)
+        self.account.succeed(chunk)
         if update.finish is None:  # a stop string; the engine would go on
             self._stop_sequence()
-        if (tokens := chunk.completion_tokens) > 1 and self._times.first_s:
-            decode_s = self._times.last_s - self._times.first_s
-            self.servable.token_intervals.add(decode_s / (tokens - 1))
 
     def _expire(self, timeout_s: float) -> None:
         error = DeadlineExceeded(
@@ -240,26 +209,6 @@ class RunningRequest:
     def _stop_sequence(self) -> None:
         if self._sequence is not None:
             self.servable.cancel(self._sequence)
-
-    def _fail_or_leave(self, exc: BaseException) -> None:
-        if isinstance(exc, (asyncio.CancelledError, Cancelled)):
-            self._stats.leave()
-            self._ended()
-        else:
-            self._stats.fail(time.monotonic())
-            self._ended(exc)
-
-    def _ended(self, error: BaseException | None = None) -> None:
-        """Tell metrics and trace of an end without the whole answer; None: the caller went away."""
-        reason, failed = "cancelled", ""
-        if error is not None:
-            refused = isinstance(error, SaxError) and not isinstance(error, Internal)
-            reason = "refused" if refused and self._sequence is None else "error"
-            failed = wire_name(error) if isinstance(error, SaxError) else type(error).__name__
-        self._times.end(reason)
-        if self.trace is not None:
-            told: dict[str, Value] = {names.FINISH_REASONS: (reason,)}
-            self.trace.end(self._times, time.monotonic(), told, failed)
 
     def _end(self) -> bool:
         """Mark the request as over; return False if it was already."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from model_server.engine.types import Grammar
 from model_server.grammars.call_format import after_channels, after_thoughts, call_format
 from model_server.grammars.constraint import Constraint, check_end, constrained_format
 from model_server.loading.loaded import Loaded
@@ -113,3 +114,13 @@ def _within_bound(format: str) -> Constraint:
             param="tools",
         )
     return Constraint("tools", format)
+
+
+async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
+    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
+    if loaded.grammars is None:
+        raise UnsupportedParameter(
+            f"{constraint.field} is not supported by this model: leave it out",
+            param=constraint.field,
+        )
+    return await loaded.grammars.compile(constraint)

@@ -23,7 +23,8 @@ from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
 from sax.errors import InvalidRequest
-from sax.types import Classified, Embedded, EmbedInput, PairScores
+from sax.passes import Classified, Embedded, PairScores
+from sax.types import EmbedInput
 
 EMBED, CLASSIFY, RERANK = "lm.embed", "lm.classify", "lm.rerank"
 

@@ -18,7 +18,7 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
 from model_server.text.vocabulary_fit import check_rows
 from sax.errors import PromptTooLong, UnsupportedParameter
-from sax.types import Gradients
+from sax.passes import Gradients
 
 GRADIENT = "lm.gradient"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
-from model_server.serving.engine_request import check_ids
+from model_server.serving.request_checks import check_ids
 from model_server.text.text_length import check_bytes, check_pieces
 from sax.errors import InvalidRequest, PromptTooLong
 from sax.types import EmbedInput
@@ -70,8 +70,8 @@ def _check_text(text: str, which: str, loaded: LoadedEmbedder, param: str) -> No
 def _fitting(ids: Sequence[int], which: str, loaded: LoadedEmbedder, param: str) -> Sequence[int]:
     if len(ids) > loaded.max_context:
         raise PromptTooLong(
-            f"{which} has {len(ids)} tokens and this model reads at most {loaded.max_context}: "
-            "send it in shorter parts",
+            f"{which} has {len(ids)} tokens and this model's maximum context length is "
+            f"{loaded.max_context} tokens: send it in shorter parts",
             param=param,
         )
     return ids

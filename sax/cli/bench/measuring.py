@@ -8,12 +8,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from sax.cli.bench.outcome import Outcome
-from sax.cli.bench.target import AnswerPart, BenchTarget
 from sax.cli.bench.workload import PlannedRequest
 from sax.cli.display import Display
 from sax.cli.stages import ProgressStage
@@ -21,6 +20,35 @@ from sax.client import AsyncClient
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, SaxError, Unavailable
 from sax.format import listing, quoted
 from sax.types import GenerateRequest, Message, SamplingParams
+
+# Interface of whatever answers the requests of a benchmark.
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPart:
+    """A part of an answer, as it arrives."""
+
+    shown: bool  # a reader sees more text or tokens than before
+    tokens: int | None = None  # of the answer so far; None: not told
+    prompt_tokens: int | None = None
+
+
+class BenchTarget(Protocol):
+    """A server that is measured."""
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """Its name and how it is asked, for the report."""
+        ...
+
+    async def prepare(self) -> None:
+        """Find out what it takes, before anything is measured. Raises SaxError."""
+        ...
+
+    def answer(self, request: PlannedRequest) -> AsyncGenerator[AnswerPart, None]:
+        """Stream one answer. Raises SaxError."""
+        ...
+
 
 # Fields beyond OpenAI's that make all answers equally long, the best first: a server that refuses
 # one is asked with the next. OpenAI's own takes none, and its answers may end early.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sax.auth.acl import ALL_METHODS, check_method
 from sax.cli.publication import parse_publication, warn_of
-from sax.cli.saxutil.go_flags import number_flag, switch
+from sax.cli.saxutil.go_flags import number_flag, switch, text_flag
 from sax.cli.saxutil.unsupported import CREATE, DELETE, unsupported
 from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
 from sax.client.location import cells_below
@@ -17,7 +17,9 @@ from sax.command import printable
 from sax.config import ROOT_VARIABLE
 from sax.errors import InvalidName, InvalidRequest, UnsupportedParameter
 from sax.names import CellId, ModelId
+from sax.proto.modelet_pb2 import ExportRequest, SaveRequest
 from sax.types import PublishedModel, ReplicaStatus, ServableStatus
+from sax.wire.services import EXPORT, SAVE
 
 _ALL = "all"
 _SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
@@ -216,6 +218,51 @@ _LS_FLAGS = (
 _PUBLICATION = "MODEL MODEL_PATH CHECKPOINT REPLICAS [KEY=JSON ...]"
 _REPLICAS = (number_flag("replicas", "Number of replicas.", -1),)
 
+
+# saxutil's commands that make a model's server write it to a folder there: save and export.
+
+# Saxml's flags have values of its SavedModels; those mean that nothing was asked for.
+_SEED, _SEVERAL_GPUS = "stateful", True
+_SEEDS = {
+    _SEED: ExportRequest.RNG_SEED_MODE_UNSPECIFIED,
+    "stateless": ExportRequest.STATELESS,
+    "fixed": ExportRequest.FIXED,
+}
+
+
+def save(call: SaxutilCall) -> None:
+    """Write the model's checkpoint on the machine of one of its servers."""
+    model_id, path = str(ModelId.parse(call.words[0])), call.words[1]
+    request = SaveRequest(model_key=model_id, checkpoint_path=path)
+    with call.client(model_id) as client:
+        client.ask_service(model_id, SAVE, request, call.timeout_s)
+
+
+def export(call: SaxutilCall) -> None:
+    """Write programs of `jax.export` and the model's weights, likewise."""
+    model_id, methods, path = str(ModelId.parse(call.words[0])), *call.words[1:]
+    seed, signatures = call.flag("rng_seed_mode"), call.flag("signatures")
+    if seed not in _SEEDS:
+        raise InvalidRequest(
+            f"-rng_seed_mode={seed}: write one of {', '.join(_SEEDS)}", param="rng_seed_mode"
+        )
+    request = ExportRequest(
+        model_key=model_id,
+        method_names=methods.split(","),
+        signatures=signatures.split(",") if signatures else (),
+        export_path=path,
+        serialized_model_format=ExportRequest.JAX_EXPORT,
+        rng_seed_mode=_SEEDS[seed],
+    )
+    with call.client(model_id) as client:
+        client.ask_service(model_id, EXPORT, request, call.timeout_s)
+
+
+_EXPORT_FLAGS = (
+    text_flag("rng_seed_mode", "Seeds of a SavedModel; a program here has none.", _SEED),
+    text_flag("signatures", "Signatures with commas between them, one a method."),
+    switch("enable_gpu_multi_device_execution", "Has no meaning here.", default=_SEVERAL_GPUS),
+)
 VERBS = (
     SaxutilVerb("create", "Create a cell.", "CELL FS_ROOT ADMIN_ACL", _refuse(CREATE), 3, 3),
     SaxutilVerb("delete", "Delete a cell.", "CELL", _refuse(DELETE), 1, 1),
@@ -233,4 +280,8 @@ VERBS = (
     SaxutilVerb("getacl", "Show access lists.", "CELL | MODEL [all | METHOD]", getacl, 1, 2),
     SaxutilVerb("setacl", "Set an access list.", "CELL | MODEL [METHOD] ACL", setacl, 2, 3),
     SaxutilVerb("watch", "Watch a model's replicas.", "MODEL", watch, 1, 1),
+    SaxutilVerb(
+        "export", "Export a model.", "[FLAGS] MODEL METHOD,... PATH", export, 3, 3, _EXPORT_FLAGS
+    ),
+    SaxutilVerb("save", "Save a model.", "MODEL PATH", save, 2, 2),
 )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from sax.cli.failure import INTERRUPTED, report_bug
-from sax.cli.saxutil import admin_verbs, language_verbs, media_verbs, saving_verbs
+from sax.cli.saxutil import admin_verbs, language_verbs, media_verbs
 from sax.cli.saxutil.go_flags import (
     GoFlag,
     ParsedFlags,
@@ -124,7 +124,6 @@ VERBS = {
     verb.name: verb
     for verb in (
         *admin_verbs.VERBS,
-        *saving_verbs.VERBS,
         *language_verbs.VERBS,
         *media_verbs.VERBS,
     )

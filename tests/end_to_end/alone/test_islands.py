@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sax.cli.local.islands_plan import PROXY, worker_name
+from sax.cli.local.cell_plan import PROXY, worker_name
 from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell, local_plan
 from tests.end_to_end.conftest import FLAGS
 

@@ -1,6 +1,6 @@
 import json
 
-from http_gateway.openai.completion_events import CompletionEvents
+from http_gateway.openai.completions import CompletionEvents
 from http_gateway.openai.events import ChatEvents, stream_end
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.reply import Head, Transcript, usage, usage_of

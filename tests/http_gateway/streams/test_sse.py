@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from http_gateway.streams.body_writer import ConnectionWriter
 from http_gateway.streams.sse import (
-    ConnectionWriter,
     Ending,
     EventSource,
     EventStream,

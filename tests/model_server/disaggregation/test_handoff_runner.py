@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import finish_of
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
+from model_server.engine.types import (
+    PageGrant,
+    Row,
+    Sampling,
+    Step,
+)
 from tests.model_server.engine.fake_runner import FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
 from tests.model_server.engine.paging.test_prefix_cache import alike_asks
@@ -40,7 +46,7 @@ def limits_of_any_cache(draw: st.DrawFn) -> EngineLimits:
     limits = draw(some_limits())
     match draw(st.sampled_from(["all", "windows", "states"])):
         case "windows":
-            return replace(limits, near_window=draw(st.integers(1, 12)))
+            return replace(limits, windows=WindowLimits(sliding=draw(st.integers(1, 12))))
         case "states":
             return recurrent(limits)
         case _:
@@ -96,17 +102,17 @@ def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
 
 
 def check_offered(moved: MovedRows, asked: EngineRequest, limits: EngineLimits) -> None:
-    """All of the prompt is there; of near layers what the query behind it sees, and its state."""
+    """All of the prompt is there; of window layers what the query behind it sees, and its state."""
     size, wanted = len(asked.prompt), pages_of(asked, limits)
     np.testing.assert_array_equal(moved.rows.reshape(-1)[:size], asked.prompt)
-    if moved.near is None or wanted.near is None:
-        assert moved.near is wanted.near
+    if moved.window_rows is None or wanted.window_rows is None:
+        assert moved.window_rows is wanted.window_rows
         return
-    assert moved.near.shape == wanted.near.shape
-    assert limits.near_window is not None
-    seen = max(0, size + 1 - limits.near_window)
-    skipped = seen - limits.page_size * (len(moved.rows) - len(moved.near))
-    held = moved.near.reshape(-1)[skipped : skipped + size - seen]
+    assert moved.window_rows.shape == wanted.window_rows.shape
+    assert limits.windows.sliding is not None
+    seen = max(0, size + 1 - limits.windows.sliding)
+    skipped = seen - limits.page_size * (len(moved.rows) - len(moved.window_rows))
+    held = moved.window_rows.reshape(-1)[skipped : skipped + size - seen]
     np.testing.assert_array_equal(held, asked.prompt[seen:])
     assert moved.states == wanted.states
 

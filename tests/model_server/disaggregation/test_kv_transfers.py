@@ -20,6 +20,7 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.layer_set import block_sizes, layer_sets
 from model_server.disaggregation.movable_pages import PageCopies
 from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.limits import WindowLimits
 from model_server.kernels.pages import (
     CacheShape,
     HeadShape,
@@ -63,9 +64,9 @@ def pool(
 class Side:
     """One server's pool, its compiled copies, and its transfers."""
 
-    def __init__(self, pages: tuple[Pages, ...], near: tuple[bool, ...] = ()) -> None:
+    def __init__(self, pages: tuple[Pages, ...], window_layers: tuple[bool, ...] = ()) -> None:
         self.pages = pages
-        self.sets = layer_sets(pages, near)
+        self.sets = layer_sets(pages, window_layers)
         self.transfers = KvTransfers(
             TransferServer("127.0.0.1"), self.sets, gives=True, takes=True, room=ROOM
         )
@@ -83,23 +84,25 @@ class Side:
             state=state,
             everywhere=everywhere,
             overwrite=overwrite,
-            near=near,
-            limits=msgspec_replace(LIMITS, near_window=20 if near else None),
+            window_layers=window_layers,
+            limits=msgspec_replace(
+                LIMITS, windows=WindowLimits(sliding=20 if window_layers else None)
+            ),
         )
         self.copies = PageCopies(program, gives=True, takes=True)
         self.copies.compile()
 
-    def offer(self, key: int, pages: tuple[int, ...], near: tuple[int, ...] = ()) -> None:
-        self.transfers.offer(key, self.copies.read(self.pages, PageNumbers(pages, near)))
+    def offer(self, key: int, pages: tuple[int, ...], window_pages: tuple[int, ...] = ()) -> None:
+        self.transfers.offer(key, self.copies.read(self.pages, PageNumbers(pages, window_pages)))
 
     def fetch(
-        self, key: int, other: Side, pages: int, near: int = 0, deadline_s: float = 30.0
+        self, key: int, other: Side, pages: int, window_pages: int = 0, deadline_s: float = 30.0
     ) -> None:
-        assert self.transfers.reserve(key, PageCount(pages, near))
+        assert self.transfers.reserve(key, PageCount(pages, window_pages))
         self.transfers.fetch(key, other.transfers.addresses(), deadline_s)
 
-    def take(self, key: int, pages: tuple[int, ...], near: tuple[int, ...] = ()) -> None:
-        numbers = PageNumbers(pages, near)
+    def take(self, key: int, pages: tuple[int, ...], window_pages: tuple[int, ...] = ()) -> None:
+        numbers = PageNumbers(pages, window_pages)
         self.pages = self.copies.write(self.pages, self.transfers.take(key), numbers)
 
 
@@ -107,7 +110,7 @@ def check_moved(sides: tuple[Side, Side]) -> None:
     give, take = sides
     out, into = (3, 1, 17, 9, 5, 20, 2), (7, 8, 1, 19, 2, 3, 11)
     apart = ((), ())
-    if any(each.near for each in give.sets):
+    if any(each.windowed for each in give.sets):
         apart = ((4, 3, 18), (20, 1, 5))
     wanted = jax.tree.map(np.array, take.pages)
     for place, (new, old) in enumerate(zip(wanted, give.pages, strict=True)):
@@ -141,7 +144,7 @@ def test_pages_of_small_numbers_travel_with_their_scales() -> None:
 
 def test_states_and_layers_of_other_shapes_travel_with_pages_of_their_own() -> None:
     give = Side(pool(cache=MIXED), NEAR)
-    assert [(each.near, each.places, len(each.kinds)) for each in give.sets] == [
+    assert [(each.windowed, each.places, len(each.kinds)) for each in give.sets] == [
         (False, (0,), 1),
         (True, (1, 2, 4), 3),
     ]

@@ -2,8 +2,8 @@
 
 The memory is a numpy array of pages. A row writes each of its tokens at (page, offset), found
 through the granted page table of its slot. The next token is computed from *all* tokens of
-positions 0 .. p, read back through that table; the last `near_window` must also lie in the near
-pages, and the hash is carried from row to row where layers keep a state:
+positions 0 .. p, read back through that table; the last `sliding_window` must also lie in the
+window pages, and the hash is carried from row to row where layers keep a state:
 
     hash  = 0;  for each token t:  hash = (31 * hash + t + 1) mod 97
     token = (hash + p) mod 97                                    greedy
@@ -32,8 +32,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encode_batch import EncodeBatch, pack_batch
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.running.ops import (
     DONE,
     Choose,
@@ -47,14 +48,15 @@ from model_server.engine.running.ops import (
     WriteAdapter,
 )
 from model_server.engine.types import (
-    EngineLimits,
     Row,
     RowResult,
     Sampling,
+    SlotMask,
     Step,
     StepResult,
     Top,
 )
+from tests.model_server.engine.fake_drafts import is_draft, masks_of_rows
 from tests.model_server.engine.fake_pages import FakePages
 from tests.model_server.engine.fake_states import FakeStates
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
@@ -113,9 +115,8 @@ def rank(tokens: Seq[int], token: int) -> int:
 
 
 def first_allowed(token: int, allowed: np.ndarray) -> int:
-    """The first token from this one on, modulo VOCAB, whose bit is set."""
-    bits = np.unpackbits(allowed, bitorder="little")[:VOCAB]
-    return next((token + n) % VOCAB for n in range(VOCAB) if bits[(token + n) % VOCAB])
+    """The first token from this one on, modulo VOCAB, which is allowed: u8[V], 0 or 1."""
+    return next((token + n) % VOCAB for n in range(VOCAB) if allowed[(token + n) % VOCAB])
 
 
 class RunnerBroke(Exception):
@@ -150,16 +151,16 @@ class FakeRunner:
         self.imported: list[tuple[int, ...]] = []
         self._launch_seen = threading.Condition()
         self._pages = FakePages(
-            limits.pages, limits.page_size, limits.slots, windowed=limits.window is not None
+            limits.pages, limits.page_size, limits.slots, windowed=limits.windows.every is not None
         )
-        self._near = None
-        if limits.near_window is not None:
-            near = near_count(limits)
-            self._near = FakePages(near, limits.page_size, limits.slots, windowed=True)
+        self._window_pages = None
+        if limits.windows.sliding is not None:
+            count = window_page_count(limits)
+            self._window_pages = FakePages(count, limits.page_size, limits.slots, windowed=True)
         self._states = None
-        if limits.recurrent:
-            assert self._near is not None, "layers with a state have pages of their own"
-            self._states = FakeStates(self._near, limits.prefill_block, next_hash)
+        if limits.windows.recurrent:
+            assert self._window_pages is not None, "layers with a state have pages of their own"
+            self._states = FakeStates(self._window_pages, limits.prefill_block, next_hash)
         self._samplings = [GREEDY] * limits.slots
         self._unchosen: tuple[Step, _Pending] | None = None
         self._does: dict[type[Op], Callable[[Any], object]] = {
@@ -207,16 +208,16 @@ class FakeRunner:
             raise self.failure(f"launch {step.number}")
         for grant in step.grants:
             self._pages.grant(grant.slot, grant.first, grant.pages)
-            if self._near is not None:
-                assert len(grant.near) == len(grant.pages), "their tables are equally long"
-                self._near.grant(grant.slot, grant.first, grant.near)
+            if self._window_pages is not None:
+                assert len(grant.window_pages) == len(grant.pages), "their tables are equally long"
+                self._window_pages.grant(grant.slot, grant.first, grant.window_pages)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
         self._copy(step.copies)
         pending = _Pending(self, step.number)
         self._unchosen = (step, pending) if step.guided else None
         if not step.guided:
-            pending.rows = tuple(self._run(row) for row in step.rows)
+            pending.rows = self._rows(step, ())
         with self._launch_seen:
             self.in_flight += 1
             self.launched += 1
@@ -239,8 +240,20 @@ class FakeRunner:
         """Compute the guided step: each token is the first allowed one from the free choice on."""
         assert self._unchosen is not None, "the last step was not guided"
         (step, pending), self._unchosen = self._unchosen, None
-        allowed = {mask.slot: np.frombuffer(mask.allowed, np.uint8) for mask in op.masks}
-        pending.rows = tuple(self._run(row, allowed.get(row.slot)) for row in step.rows)
+        pending.rows = self._rows(step, op.masks)
+
+    def _rows(self, step: Step, masks: Seq[SlotMask]) -> tuple[RowResult, ...]:
+        """Run all rows; a slot keeps the last token before the first wrong draft token."""
+        made: list[RowResult] = []
+        right = True
+        for place, allowed in enumerate(masks_of_rows(self.limits, step, masks)):
+            row = step.rows[place]
+            right = not is_draft(step, place) or (right and row.given == made[-1].token)
+            last = self._last_tokens[row.slot]
+            made.append(self._run(row, allowed))
+            if not right:
+                self._last_tokens[row.slot] = last
+        return tuple(made)
 
     def wait_launched(self, number: int) -> None:
         """Until this many steps were launched; 30 s without is a failure."""
@@ -264,12 +277,12 @@ class FakeRunner:
         assert set(op.pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
         moved = self.traffic.take(op.key)
         self._pages.fill(op.pages, moved.rows)
-        if self._near is not None:
-            assert 0 not in op.near, "those that the next query sees were granted"
-            assert moved.near is not None, "pages of these layers move, too"
-            self._near.fill(op.near, moved.near)
+        if self._window_pages is not None:
+            assert 0 not in op.window_pages, "those that the next query sees were granted"
+            assert moved.window_rows is not None, "pages of these layers move, too"
+            self._window_pages.fill(op.window_pages, moved.window_rows)
         if self._states is not None:
-            self._states.fill(op.near, moved.states)
+            self._states.fill(op.window_pages, moved.states)
         self._turned[list(op.pages)] = moved.long
         self._last_tokens[op.slot] = op.token
         self.imported.append(op.pages)
@@ -277,17 +290,19 @@ class FakeRunner:
     def _export(self, op: ExportPages) -> None:
         assert self.traffic is not None
         rows = self._pages.memory[list(op.pages)]
-        of_near = None if self._near is None else self._near.memory[list(op.near)]
-        states = () if self._states is None else self._states.of(op.near)
+        of_windows = (
+            None if self._window_pages is None else self._window_pages.memory[list(op.window_pages)]
+        )
+        states = () if self._states is None else self._states.of(op.window_pages)
         long = bool(self._turned[op.pages[0], 0])
-        self.traffic.offer(op.key, MovedRows(rows, long, of_near, states))
+        self.traffic.offer(op.key, MovedRows(rows, long, of_windows, states))
 
     def _copy(self, copies: Seq[tuple[int, ...]]) -> None:
         sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]
         self._pages.copy(sources, targets)
         self._turned[targets] = self._turned[sources]
-        if self._near is not None:
-            self._near.copy([pair[2] for pair in copies], [pair[3] for pair in copies])
+        if self._window_pages is not None:
+            self._window_pages.copy([pair[2] for pair in copies], [pair[3] for pair in copies])
 
     def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
         tokens = tuple(token if token >= 0 else self._media[-1 - token] for token in row.tokens)
@@ -315,17 +330,17 @@ class FakeRunner:
 
     def _write(self, slot: int, position: int, token: int, long: bool) -> None:
         self._turned[self._pages.write(slot, position, token)] = long
-        if self._near is not None:
-            self._near.write(slot, position, token)
+        if self._window_pages is not None:
+            self._window_pages.write(slot, position, token)
 
     def _read(self, row: Row, count: int) -> list[int]:
         """The tokens that a row sees; those that only one kind of layer sees are garbage."""
         seen = self._pages.read(row.slot, count)
-        if self._near is not None:
-            assert self.limits.near_window is not None
-            near = self._near.read(row.slot, count)
-            first = max(0, row.start + 1 - self.limits.near_window)
-            pairs = zip(seen[first:], near[first:], strict=True)
+        if self._window_pages is not None:
+            assert self.limits.windows.sliding is not None
+            own = self._window_pages.read(row.slot, count)
+            first = max(0, row.start + 1 - self.limits.windows.sliding)
+            pairs = zip(seen[first:], own[first:], strict=True)
             seen[first:] = [one if one == other else GARBAGE for one, other in pairs]
         return seen
 
@@ -343,12 +358,12 @@ class FakeRunner:
         self, slot: int, seen: list[int], scored: RowResult, allowed: np.ndarray | None
     ) -> RowResult:
         sampling = self._samplings[slot]
-        token = next_token(seen, sampling, self.limits.window)
+        token = next_token(seen, sampling, self.limits.windows.every)
         if allowed is not None:
             token = first_allowed(token, allowed)
         top = likeliest(seen, token, sampling.logprobs)
         if sampling.allowed is not None:
-            seen = seen[-self.limits.window :] if self.limits.window else seen
+            seen = seen[-self.limits.windows.every :] if self.limits.windows.every else seen
             token = best_allowed(seen, sampling.allowed)
             top = truly_likeliest(seen, sampling.logprobs)
         self._last_tokens[slot] = token

@@ -19,8 +19,8 @@ class MovedRows(NamedTuple):
 
     rows: np.ndarray  # i64[pages, G]
     long: bool = False  # its keys are rotated by the factors for more than the short context
-    near: np.ndarray | None = None  # likewise, of the near pages that the next query sees
-    states: tuple[tuple[int, int] | None, ...] = ()  # of these near pages, as in FakeStates
+    window_rows: np.ndarray | None = None  # likewise, of the window pages that the next query sees
+    states: tuple[tuple[int, int] | None, ...] = ()  # of these window pages, as in FakeStates
 
 
 class FakeTraffic:

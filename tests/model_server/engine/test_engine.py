@@ -10,7 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.limits import EngineLimits
+from model_server.engine.types import (
+    Sampling,
+)
 from sax.errors import Internal, PromptTooLong, QueueFull, ShuttingDown
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, RunnerBroke
@@ -152,7 +155,9 @@ def test_answers_begun_elsewhere_find_a_place_beside_a_full_queue_as_many_as_it_
 
 def test_a_prompt_that_cannot_fit_is_refused_at_once(start: Start) -> None:
     engine, _ = start(FakeRunner(LIMITS))
-    with pytest.raises(PromptTooLong, match="64 tokens and the context holds 64"):
+    with pytest.raises(
+        PromptTooLong, match="64 tokens and this model's maximum context length is 64"
+    ):
         engine.submit(ask_for(64))
     assert engine.stats().waiting == 0
 

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import Engine, EngineRequest
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits, WindowLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine.conftest import Inbox, Start
+from tests.model_server.engine.fake_drafts import FakeDrafts, bits_of
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
@@ -36,7 +37,7 @@ LIMITS = EngineLimits(
 
 
 @dataclass
-class Counting:
+class Counting(FakeDrafts):
     """Allows only tokens that leave the answer's length as remainder; ends after `length`."""
 
     length: int
@@ -94,8 +95,7 @@ def alone(request: EngineRequest, grammar: Counting, window: int | None = None) 
     while not guide.finished and len(tokens) < len(request.prompt) + request.max_tokens:
         if (made := guide.mask()) is None:
             continue
-        mask = np.frombuffer(made, np.uint8)
-        token = first_allowed(next_token(tokens, request.sampling, window), mask)
+        token = first_allowed(next_token(tokens, request.sampling, window), bits_of(made))
         if guide.fits(token):
             guide.accept(token)
             tokens.append(token)
@@ -168,7 +168,7 @@ def test_an_answer_begun_elsewhere_is_taken_in_first(start: Start) -> None:
 def test_a_token_that_does_not_fit_or_whose_mask_is_late_is_chosen_anew_where_it_was(
     sizes: list[int], fussy: int, slow: int, pages: int, window: int | None, cache: PrefixSharing
 ) -> None:
-    limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache)
+    limits = replace(LIMITS, pages=pages, windows=WindowLimits(every=window), prefix_cache=cache)
     check_together(limits, Counting(30, modulus=7, fussy=fussy, slow=slow), sizes)
 
 
@@ -180,7 +180,7 @@ def check_together(limits: EngineLimits, grammar: Counting, sizes: Sequence[int]
         asked_for = {engine.submit(asked(size, grammar)): size for size in sizes}
         for id, size in asked_for.items():
             assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, limits.window)
+            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, limits.windows.every)
     finally:
         engine.close()
 

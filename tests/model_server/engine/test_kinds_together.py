@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
+from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.beams.test_beam_slots import beams_for, found_alone
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
@@ -29,7 +29,7 @@ def guided(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
     request = forced.asked(size, forced.Forcing(30, every=2, run=6))
 
     def check(inbox: Inbox, id: int) -> None:
-        assert inbox.tokens(id) == forced.alone(request, limits.window)
+        assert inbox.tokens(id) == forced.alone(request, limits.windows.every)
 
     return request, check
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe

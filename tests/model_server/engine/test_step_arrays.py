@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.step_arrays import ColumnLayout, StepArrays
+from model_server.engine.column_layout import ColumnLayout
+from model_server.engine.limits import EngineLimits
+from model_server.engine.step_arrays import StepArrays
 from model_server.engine.types import (
-    EngineLimits,
     PageGrant,
     Row,
     Sampling,

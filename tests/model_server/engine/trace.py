@@ -10,12 +10,12 @@ import numpy as np
 from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Pending
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
-    EngineLimits,
     Hypothesis,
     Row,
     RowResult,
@@ -199,15 +199,15 @@ def user_of(engine_request: EngineRequest) -> tuple[str, str]:
 def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> MovedRows:
     """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
     prompt = engine_request.prompt
-    pages, near = handed_over(limits, len(prompt))
+    pages, window_pages = handed_over(limits, len(prompt))
     flat = np.full(pages * limits.page_size, GARBAGE, np.int64)
     flat[: len(prompt)] = prompt
     rows = flat.reshape(pages, limits.page_size)
     state = (len(prompt), hash_of(prompt))
-    states = (state,) * near if limits.recurrent else ()
+    states = (state,) * window_pages if limits.windows.recurrent else ()
     long = limits.short_context is not None and len(prompt) > limits.short_context
-    of_near = None if limits.near_window is None else rows[pages - near :]
-    return MovedRows(rows, long, of_near, states)
+    of_windows = None if limits.windows.sliding is None else rows[pages - window_pages :]
+    return MovedRows(rows, long, of_windows, states)
 
 
 def check_step(limits: EngineLimits, step: Step) -> None:
@@ -261,7 +261,7 @@ def check_conserved(scheduler: Scheduler) -> None:
     """All slots and all pages are back."""
     load = scheduler.load()
     assert (load.live, load.running, load.waiting) == (0, 0, 0)
-    held = load.slots_used, load.pages_used, load.near_pages_used
+    held = load.slots_used, load.pages_used, load.window_pages_used
     assert held == (0, 0, 0)
 
 
@@ -275,7 +275,7 @@ def alone(engine_request: EngineRequest, limits: EngineLimits) -> tuple[list[int
     tokens = list(engine_request.prompt)
     answer: list[int] = []
     while True:
-        answer.append(next_token(tokens, engine_request.sampling, limits.window))
+        answer.append(next_token(tokens, engine_request.sampling, limits.windows.every))
         tokens.append(answer[-1])
         if answer[-1] in engine_request.stop_ids:
             return answer, "stop"

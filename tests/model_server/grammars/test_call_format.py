@@ -196,6 +196,15 @@ def test_an_answer_may_be_json_instead_of_a_call() -> None:
     assert not accepts(thinking, "[1]")
 
 
+def test_calls_are_of_the_allowed_tools_only() -> None:
+    for choice in ("auto", "required"):
+        chat = ChatOptions(tools=TOOLS, tool_choice=choice, allowed_tools=("now",))
+        format = call_format(AnswerDialect(ToolParser.HERMES), chat, None, reasoning_open=False)
+        made = json.dumps(format)
+        assert "now" in made
+        assert "get_weather" not in made
+
+
 def test_nothing_is_forced_where_nothing_is_asked_for() -> None:
     silent = ChatOptions(tools=(STRICT,), tool_choice="none")
     for chat in (ChatOptions(), ChatOptions(tools=TOOLS), silent):

@@ -21,7 +21,7 @@ from model_server.pathways.roles.local import InProcessHost
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.executor import Executor
 from tests.model_server.islands.decode_client import Decoded
-from tests.model_server.islands.holding_front import HoldingFront
+from tests.model_server.islands.holding_dispatcher import HoldingDispatcher
 
 CLIENT = "tests.model_server.islands.decode_client"
 
@@ -36,10 +36,10 @@ class RoundTrips(msgspec.Struct):
 
 
 async def counted(checkpoint: str, tokens: int, overrides: list[str]) -> RoundTrips:
-    front = HoldingFront()
-    front.island(0).begin([InProcessHost(Executor(IslandDevices(jax.devices())))])
-    front.survey()
-    server = GrpcServer(front.service())
+    dispatcher = HoldingDispatcher()
+    dispatcher.island(0).begin([InProcessHost(Executor(IslandDevices(jax.devices())))])
+    dispatcher.survey()
+    server = GrpcServer(dispatcher.service())
     port = await server.start("127.0.0.1:0", None)
     target = {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": f"grpc://127.0.0.1:{port}"}
     client = await asyncio.create_subprocess_exec(
@@ -48,10 +48,10 @@ async def counted(checkpoint: str, tokens: int, overrides: list[str]) -> RoundTr
     )  # fmt: skip
     assert await _line(client) == b"ready\n"
     answered = await _decoded(client, tokens)
-    front.begin()
+    dispatcher.begin()
     unanswered = await _decoded(client, tokens)
-    sent = dict(front.counts)
-    return RoundTrips(answered, unanswered, sent, front.let_go())
+    sent = dict(dispatcher.counts)
+    return RoundTrips(answered, unanswered, sent, dispatcher.let_go())
 
 
 async def _decoded(client: Process, tokens: int) -> Decoded:

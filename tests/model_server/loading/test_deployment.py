@@ -16,7 +16,7 @@ from msgspec import structs
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.handed_pages import transit_room
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.kernels.cpu import native
 from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.deployment import Deployment, deploy, plan_pages
@@ -281,24 +281,22 @@ def deploy_gemma(part: Any, config: ModelServerConfig = WHOLE, free: int = 2**30
 
 def test_layers_with_a_window_have_only_the_pages_that_their_windows_take() -> None:
     made = deploy_gemma(gemma())
-    near = near_count(made.limits)
+    own = window_page_count(made.limits)
     assert made.limits.pages == 4 * 512
-    assert near < 4 * 50
+    assert own < 4 * 50
     pages = made.allocate_pages()
-    assert [layer.keys.shape[0] for layer in pages] == [near + 1] * 5 + [2049, near + 1]
+    assert [layer.keys.shape[0] for layer in pages] == [own + 1] * 5 + [2049, own + 1]
     assert [layer.keys.shape for layer in made.pool_shapes] == [each.keys.shape for each in pages]
-    assert made.memory.kv == (2049 + 6 * (near + 1)) * LAYER
+    assert made.memory.kv == (2049 + 6 * (own + 1)) * LAYER
     assert made.memory.kv == sum(leaf.nbytes for leaf in jax.tree.leaves(pages))
-    assert made.with_pages(600).memory.kv == (601 + 6 * (near + 1)) * LAYER
+    assert made.with_pages(600).memory.kv == (601 + 6 * (own + 1)) * LAYER
     assert made.with_pages(9).memory.kv == 7 * 10 * LAYER
 
 
-@example(page=1, near=7, most=15, free=129)  # a page more, and no more of the near layers
-@given(page=st.integers(1, 9), near=st.integers(0, 9), most=st.integers(0, 50), free=st.integers(0))
-def test_the_pages_that_fit_are_the_most_that_do(
-    page: int, near: int, most: int, free: int
-) -> None:
-    of = PageBytes(page, near, most)
+@example(page=1, own=7, most=15, free=129)  # a page more, and no more of the window layers
+@given(page=st.integers(1, 9), own=st.integers(0, 9), most=st.integers(0, 50), free=st.integers(0))
+def test_the_pages_that_fit_are_the_most_that_do(page: int, own: int, most: int, free: int) -> None:
+    of = PageBytes(page, own, most)
     fitting = of.fitting(free)
     assert fitting < 0 or of.pool(fitting) <= free
     assert of.pool(max(fitting, -1) + 1) > free
@@ -324,8 +322,8 @@ def test_an_automatic_context_counts_what_windows_leave() -> None:
 
 
 def test_layers_have_pages_in_common_where_that_frees_none() -> None:
-    assert deploy_gemma(gemma(context=16)).limits.near_window is None
-    assert deploy_gemma(gemma(context=17)).limits.near_window == 16
+    assert deploy_gemma(gemma(context=16)).limits.windows.sliding is None
+    assert deploy_gemma(gemma(context=17)).limits.windows.sliding == 16
 
 
 def test_pages_in_transit_are_planned_beside_the_pool() -> None:
@@ -337,16 +335,16 @@ def test_pages_in_transit_are_planned_beside_the_pool() -> None:
         assert (made.limits, made.memory.kv) == (alone.limits, alone.memory.kv)
         room = transit_room(made.limits)
         assert room == (4 * made.limits.pages_per_sequence, 16 * 3)
-        moved = LAYER * (room.pages + 6 * room.near)
+        moved = LAYER * (room.pages + 6 * room.window_pages)
         assert made.memory.total - alone.memory.total == directions * moved
 
 
 def test_every_stage_knows_which_of_its_layers_have_a_window() -> None:
     stages = [deploy_gemma(part) for part in gemma(NUM_STAGES="2").cut()]
-    near = near_count(stages[0].limits)
+    own = window_page_count(stages[0].limits)
     assert stages[1].limits == stages[0].limits
-    assert [each.layer_pages for each in stages] == [(near,) * 4, (near, 2048, near)]
-    assert [each.program.near for each in stages] == [(True,) * 4, (True, False, True)]
-    assert stages[0].memory.kv == 4 * (near + 1) * LAYER
+    assert [each.layer_pages for each in stages] == [(own,) * 4, (own, 2048, own)]
+    assert [each.program.window_layers for each in stages] == [(True,) * 4, (True, False, True)]
+    assert stages[0].memory.kv == 4 * (own + 1) * LAYER
     follower = stages[1].following(structs.replace(stages[0].limits, pages=1000))
-    assert follower.memory.kv == (1001 + 2 * (near + 1)) * LAYER
+    assert follower.memory.kv == (1001 + 2 * (own + 1)) * LAYER

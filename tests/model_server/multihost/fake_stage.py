@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
+from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.running.ops import Op
 from model_server.engine.sampling.sampler import TOP_LOGPROBS
-from model_server.engine.step_arrays import ColumnLayout, StepArrays
+from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_functions import Outputs
 from model_server.engine.types import Step
 from model_server.models.weights.stage import Stage, stages_of

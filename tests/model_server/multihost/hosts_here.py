@@ -14,6 +14,7 @@ from typing import Any
 
 import zmq
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import (
     DONE,
     ExportPages,
@@ -22,7 +23,9 @@ from model_server.engine.running.ops import (
     Op,
     ReadAdapter,
 )
-from model_server.engine.types import EngineLimits, Step
+from model_server.engine.types import (
+    Step,
+)
 from model_server.multihost.hello import Hello
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership

@@ -12,9 +12,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Choose, Runner
 from model_server.engine.types import (
-    EngineLimits,
     PageGrant,
     Row,
     Sampling,

@@ -23,7 +23,7 @@ import jax
 import msgspec
 
 from model_server.config import ModelServerConfig
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits
 from model_server.loading.stages.pipeline import StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import place_of

@@ -27,9 +27,9 @@ from model_server.engine.step_program import StepProgram
 from model_server.engine.types import Step, StepResult
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
+from model_server.loading.lm_loading import own_tensors
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
-from model_server.loading.stages.pipeline_loading import own_tensors
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe

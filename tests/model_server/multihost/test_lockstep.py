@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import (
     Choose,
     DropPages,
@@ -20,7 +21,13 @@ from model_server.engine.running.ops import (
     ReadAdapter,
 )
 from model_server.engine.timing.watchdog import StepHung
-from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotMask, Step
+from model_server.engine.types import (
+    PageGrant,
+    Row,
+    Sampling,
+    SlotMask,
+    Step,
+)
 from model_server.multihost.commands import Do, Drop, Launch, ProgramCommand, encode
 from model_server.multihost.lockstep import Lockstep
 from sax.errors import MemoryPlanError, ReplicaLost, Unavailable

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Op, Proposals, Propose
-from model_server.engine.types import EngineLimits
 from model_server.multihost.lockstep import Lockstep
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.fake_runner import GREEDY, next_token

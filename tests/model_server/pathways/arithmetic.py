@@ -12,20 +12,20 @@ import numpy as np
 
 from model_server.pathways.protocol.messages import RESPONSES, IfrtResponse, InitResponse
 from model_server.pathways.scheduling.handles import Fault
-from model_server.pathways.worker.parcels import Parcel
+from model_server.pathways.worker.transfers import TransferPart
 
 Answer = Callable[[Any, Mapping[int, bytes]], None]
 
 
 class Coming:
-    """An array that another island sends in one parcel."""
+    """An array that another island sends in one part."""
 
     def __init__(self, arrays: dict[int, Any], handle: int) -> None:
         self._arrays, self._handle = arrays, handle
         self.complete = False
 
-    def arrive(self, parcel: Parcel) -> None:
-        self._arrays[self._handle] = np.frombuffer(parcel.shards[0], np.int32)
+    def arrive(self, part: TransferPart) -> None:
+        self._arrays[self._handle] = np.frombuffer(part.shards[0], np.int32)
         self.complete = True
 
     def fail(self, fault: Fault) -> None:
@@ -109,7 +109,7 @@ class ArithmeticExecutor:
         elif isinstance(found, Fault):
             deliver(found)
         else:
-            deliver(Parcel(4, found.shape, b"", {0: found.tobytes()}))
+            deliver(TransferPart(4, found.shape, b"", {0: found.tobytes()}))
 
     def receive(
         self, session: int, handle: int, device_ids: Sequence[int], memory_kind: str | None

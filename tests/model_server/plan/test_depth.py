@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.kernels.pages import LayerPages
 from model_server.plan.compiled import measure
 from model_server.plan.depth import (
@@ -190,7 +190,9 @@ def test_pages_that_layers_do_not_have_alike_are_all_counted() -> None:
     made = deployed("google/gemma-3-27b", "v5e:2x4", {"MAX_CONTEXT": "32768"})
     depths = Depths(4, 10, 62, range(2, 8))
     layer = made.page_bytes(64) // 62
-    wide, narrow = ((count + 1) * layer for count in (made.limits.pages, near_count(made.limits)))
+    wide, narrow = (
+        (count + 1) * layer for count in (made.limits.pages, window_page_count(made.limits))
+    )
     counted = wide + 9 * narrow + round((wide + 5 * narrow) / 6 * 52)
     assert counted + uneven_bytes(made, depths) == made.memory.kv == 10 * wide + 52 * narrow
     alike = deployed("google/gemma-3-27b", "v5e:2x4", {"MAX_CONTEXT": "1024"})

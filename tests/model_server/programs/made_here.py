@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.compiling import to_bytes
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits
 from model_server.programs.keys import Keys
 from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import SetFolder

@@ -7,7 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from model_server.engine.paging.near_count import most_near
+from model_server.engine.limits import WindowLimits
+from model_server.engine.paging.window_page_count import most_window_pages
 from model_server.programs.manifest import decode, encode, shape_differences
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -20,6 +21,16 @@ def test_a_manifest_reads_back_and_is_lines_for_people() -> None:
     body = encode(FULL)
     assert decode(body) == FULL
     assert b'\n    "libtpu": "0.0.52"' in body
+
+
+def test_a_set_stores_the_limits_of_all_parts_in_one_record_by_its_first_names() -> None:
+    windows = WindowLimits(every=9, sliding=8, recurrent=True)
+    limits = replace(LIMITS, windows=windows, draft_tokens=3)
+    stored = json.loads(encode(replace(MANIFEST, limits=limits)))["limits"]
+    assert (stored["window"], stored["near_window"], stored["recurrent"]) == (9, 8, True)
+    assert stored["guesses"] == 3
+    assert not {"windows", "draft_tokens"} & stored.keys()
+    assert decode(encode(replace(MANIFEST, limits=limits))).limits == limits
 
 
 @each_case(
@@ -56,8 +67,8 @@ def test_limits_differ_in_what_shapes_programs() -> None:
 
 
 def test_what_changes_the_pages_of_layers_with_a_window_makes_another_set() -> None:
-    here = replace(LIMITS, near_window=8, prefix_cache="off")
+    here = replace(LIMITS, windows=WindowLimits(sliding=8), prefix_cache="off")
     made = replace(here, prefix_cache="tenant")
-    words = f"made for {most_near(made)} pages of layers with a window, this server has "
-    assert shape_differences(made, here) == [f"{words}{most_near(here)}"]
-    assert shape_differences(replace(made, near_window=None), LIMITS) == []
+    words = f"made for {most_window_pages(made)} pages of layers with a window, this server has "
+    assert shape_differences(made, here) == [f"{words}{most_window_pages(here)}"]
+    assert shape_differences(replace(made, windows=WindowLimits()), LIMITS) == []

@@ -11,7 +11,8 @@ from sax.chat import ChatOptions, Image, Message
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.proto import multimodal_pb2, multimodal_pb2_grpc, tokens_pb2
 from sax.types import AnswerSoFar, GenerateRequest, ReplyOptions, SamplingParams
-from sax.wire.tokens import encode_generate, encode_tokenize
+from sax.wire.prompts import encode_tokenize
+from sax.wire.tokens import encode_generate
 from tests.model_server.fake_image_input import PLACEHOLDER, SOFT, TOKEN, picture, read_as
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
 from tests.model_server.fake_server import MODEL, Served, Stream, error_of, serving

@@ -16,7 +16,7 @@ from model_server.disaggregation import prefill_servers
 from model_server.disaggregation.disaggregation import is_remote, worthwhile
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.handoff import encode_ask
-from model_server.disaggregation.prefill_server import PrefillServer
+from model_server.disaggregation.prefill_servers import PrefillServer
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from sax.errors import InvalidRequest, QueueFull, SaxError, UnsupportedParameter

@@ -17,7 +17,8 @@ from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.serving.answers.detokenizer import Detokenizer
-from model_server.serving.engine_request import check_sampling, make_engine_request
+from model_server.serving.engine_request import make_engine_request
+from model_server.serving.request_checks import check_sampling
 from sax.fields.sampling import SAMPLING, SamplingParams
 from sax.types import GenerateRequest, ModelSpec, TokenLogprob
 from tests.demo_model import COMPILE_CACHE, demo_model

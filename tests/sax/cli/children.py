@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sax.cli.local.child import Child
-from sax.cli.local.restarts import RestartPolicy
+from sax.cli.local.supervisor import RestartPolicy
 
 # Writes its pid on start and its name on SIGTERM.
 STEADY = """

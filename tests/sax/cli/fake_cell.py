@@ -19,6 +19,7 @@ import grpc.aio
 
 from sax.errors import ModelExists, ModelNotFound, QueueFull
 from sax.names import nearest
+from sax.passes import Embedded
 from sax.proto import (
     admin_pb2,
     admin_pb2_grpc,
@@ -33,7 +34,6 @@ from sax.proto import (
 )
 from sax.types import (
     Canary,
-    Embedded,
     Event,
     GenerateRequest,
     JoinedServer,

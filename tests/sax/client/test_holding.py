@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sax.client import AsyncClient, holding
+from sax.client import AsyncClient, replicas
 from sax.client.attempts import RetryLimits, Route
 from sax.errors import (
     AdminUnavailable,
@@ -34,7 +34,7 @@ BEYOND_S = 6.0  # and less than an answer of the admin counts
 
 @pytest.fixture(autouse=True)
 def _tells_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "_REPORT_S", 0.05)
+    monkeypatch.setattr(replicas, "_REPORT_S", 0.05)
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from sax.client.attempts import Attempts, RetryLimits
+from sax.client.attempts import Attempts, RetryLimits, Suspects
 from sax.client.losses import ReplicaDied
-from sax.client.suspects import Suspects
 from sax.errors import DeadlineExceeded
 from tests import virtual_loop
 

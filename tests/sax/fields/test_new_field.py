@@ -61,15 +61,17 @@ import inspect, json
 import jax
 import jax.numpy as jnp
 import numpy as np
-from http_gateway.openai.schema import CompletionRequest
+from http_gateway.openai.completions import CompletionRequest
 from model_server.engine.buckets import Bucket
 from model_server.engine.sampling.sampler import sample
 from model_server.engine.slot_state import unpack
-from model_server.engine.step_arrays import ColumnLayout, StepArrays
+from model_server.engine.column_layout import ColumnLayout
+from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_functions import _row_sampling
 from model_server.kernels.cpu.native import available
 from model_server.engine.types import Row, SlotSampling, Step
-from model_server.serving.engine_request import check_sampling, make_engine_request
+from model_server.serving.engine_request import make_engine_request
+from model_server.serving.request_checks import check_sampling
 from sax.cli.commands.requests import generate
 from sax.cli.fields_page import page
 from sax.errors import InvalidRequest

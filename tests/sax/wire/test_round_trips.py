@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sax.activity import Activity
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
+from sax.passes import Classified, Embedded, Gradients, PairScores
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
     AnswerFormat,
@@ -21,16 +22,12 @@ from sax.types import (
     CanaryShare,
     CellStats,
     ChatOptions,
-    Classified,
-    Embedded,
     GenerateRequest,
-    Gradients,
     HypothesisText,
     Image,
     JoinedServer,
     Message,
     ModelSpec,
-    PairScores,
     Progress,
     PublishedModel,
     ReplicaStatus,
@@ -72,6 +69,7 @@ from sax.wire.models import (
     encode_share,
     encode_spec,
 )
+from sax.wire.prompts import decode_detokenize, decode_tokenize, encode_detokenize, encode_tokenize
 from sax.wire.servers import (
     decode_join,
     decode_joined,
@@ -84,15 +82,11 @@ from sax.wire.servers import (
 )
 from sax.wire.tokens import (
     decode_chunk,
-    decode_detokenize,
     decode_failure,
     decode_generate,
-    decode_tokenize,
     encode_chunk,
-    encode_detokenize,
     encode_failure,
     encode_generate,
-    encode_tokenize,
 )
 from tests.each_case import each_case
 
@@ -225,6 +219,7 @@ OPTIONS = st.builds(
     tools=st.lists(st.builds(Tool, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
     tool_choice=st.sampled_from(["auto", "none", "required", "function"]),
     tool_name=TEXT,
+    allowed_tools=st.lists(TEXT, max_size=2).map(tuple),
     parallel_tool_calls=st.booleans(),
     chat_template_kwargs=TEXT,
     add_generation_prompt=st.booleans(),
@@ -304,7 +299,7 @@ def test_a_canarys_share_survives_the_wire(share: CanaryShare | None) -> None:
 def test_a_published_model_survives_the_wire(
     spec: ModelSpec, replicas: tuple[ReplicaStatus, ...], methods: tuple[str, ...]
 ) -> None:
-    model = PublishedModel(spec, replicas, methods)
+    model = PublishedModel(spec, replicas, methods, published_at_s=1.5)
     msg = encode_published(model)
     assert decode_published(msg) == model
     assert list(msg.modelet_addresses) == [r.address for r in replicas if r.address]

@@ -15,9 +15,10 @@ import time
 import jax
 import numpy as np
 
+from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.running.runner import ModelRunner
-from model_server.engine.step_arrays import ColumnLayout, StepArrays
+from model_server.engine.step_arrays import StepArrays
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.loaded import Loaded
 from tests.tools.bench.demo import GREEDY, random_prompt, request

@@ -14,8 +14,8 @@ from typing import Any
 
 import zmq
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.types import (
-    EngineLimits,
     PageGrant,
     Row,
     RowResult,

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
-    EngineLimits,
     RowResult,
     Sampling,
     Step,

@@ -17,8 +17,8 @@ from typing import Any
 
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
+from model_server.engine.limits import EngineLimits
 from model_server.engine.types import (
-    EngineLimits,
     RowResult,
     Step,
     StepResult,

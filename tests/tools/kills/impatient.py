@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from sax.cli.local import bring_up
-from sax.cli.local.restarts import RestartPolicy
-from sax.cli.local.supervisor import Supervisor
+from sax.cli.local.supervisor import RestartPolicy, Supervisor
 from sax.cli.main import main
 
 _AT_ONCE = RestartPolicy(longest_s=RestartPolicy().first_s)

@@ -8,11 +8,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.beams.search import sampling_of
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import context_of as most_tokens
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import BeamSettings, EngineLimits, Hypothesis, RowResult, StepResult
+from model_server.engine.types import (
+    BeamSettings,
+    Hypothesis,
+    RowResult,
+    StepResult,
+)
 from sax.errors import InvalidRequest, PromptTooLong
 from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.conftest import Start
@@ -51,7 +57,7 @@ def found_alone(asked: EngineRequest, limits: EngineLimits) -> list[Hypothesis]:
 
     def logprobs(tokens: tuple[int, ...]) -> np.ndarray:
         seen = (*asked.prompt, *tokens)
-        value = hash_of(seen[-limits.window :] if limits.window else seen)
+        value = hash_of(seen[-limits.windows.every :] if limits.windows.every else seen)
         return -((value + np.arange(VOCAB)) % VOCAB) / VOCAB
 
     assert asked.beams is not None
@@ -83,7 +89,7 @@ def some_limits(draw: st.DrawFn) -> EngineLimits:
         prefix_cache=draw(st.sampled_from(["off", "tenant"])),
     )
     window = draw(st.none() | st.integers(2, 8)) if short is None else None
-    return replace(limits, window=window)
+    return replace(limits, windows=WindowLimits(every=window))
 
 
 @st.composite
@@ -160,7 +166,7 @@ def test_hypotheses_share_the_full_pages_of_their_prompt() -> None:
 def test_a_preempted_search_goes_on_where_it_was(prefix_cache: str, window: int | None) -> None:
     """The pages of two searches do not fit once their answers are long."""
     limits = limits_of(slots=6, pages=17, page_size=2, max_context=40, prefix_cache=prefix_cache)
-    limits = replace(limits, window=window)
+    limits = replace(limits, windows=WindowLimits(every=window))
     asks = [
         Ask(beams_for((1, 2, 3, 4 + n), 12, BeamSettings(3, 0.6, min_tokens=9)), turn=n)
         for n in range(2)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Beginning, Later, Op, Pending, Proposals, Propose
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.fake_runner import VOCAB, FakeRunner, next_token
 
 
@@ -58,7 +58,7 @@ class FakeDraftedRunner(FakeRunner):
         for position in range(start, start + count):
             self._drafted[self._pages.place(slot, position)] = token
             seen.append(token)
-            token = next_token(seen, window=self.limits.window)
+            token = next_token(seen, window=self.limits.windows.every)
             if self._random.random() < self._wrong:
                 token = self._random.randrange(VOCAB)
             made.append(token)

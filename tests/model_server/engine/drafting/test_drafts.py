@@ -14,10 +14,10 @@ from model_server.engine.drafting.costs import StepCosts
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.engine import Engine
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Proposals, Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import StepHung
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.test_scheduler import (

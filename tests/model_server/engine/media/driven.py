@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import EngineLimits
 
 
 class Driven:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 
 IMAGE = 90  # the id that a tokenizer writes in the place of each vector

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.engine.islands.island_pipeline import IslandPipeline
-from model_server.engine.types import EngineLimits
+from model_server.engine.limits import EngineLimits
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.models.weights.sharding import Layout
 from tests.model_server.engine.media.tiny_vision_model import TinyVisionModel, served

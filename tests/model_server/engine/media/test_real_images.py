@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model_server.engine.buckets import Bucket, closed_set
-from model_server.engine.step_arrays import ColumnLayout
+from model_server.engine.column_layout import ColumnLayout
 from model_server.kernels import reference, xla
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import CpuAttention

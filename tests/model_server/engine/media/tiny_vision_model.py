@@ -14,15 +14,18 @@ import numpy as np
 from flax import nnx
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.encoder import Encoder
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram, everywhere
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from model_server.kernels import xla
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import allocate
@@ -125,7 +128,7 @@ class TinyVisionModel:
             "max_logit_rows": 3,
             "prefill_block": 8,
             "media": self.media,
-            "near_window": self.recipe.near_window,
+            "windows": WindowLimits(sliding=self.recipe.sliding_window),
         }
         return EngineLimits(**(sizes | changes))
 
@@ -148,8 +151,10 @@ class TinyVisionModel:
         module, cache = recipe.blueprint(layout), recipe.cache(layout.shards("heads"))
         first = recipe.stage.first if recipe.stage else 0
         windows = self.recipe.windows[first : first + cache.layers]
-        near = tuple(window is not None for window in windows) if limits.near_window else ()
-        counts = [near_count(limits) if its else limits.pages for its in near]
+        window_layers = (
+            tuple(window is not None for window in windows) if limits.windows.sliding else ()
+        )
+        counts = [window_page_count(limits) if its else limits.pages for its in window_layers]
         pages = allocate(
             cache,
             tuple(counts) or limits.pages,
@@ -175,7 +180,7 @@ class TinyVisionModel:
             recipe.stage,
             recipe.embed,
             vocab=recipe.vocab,
-            near=near,
+            window_layers=window_layers,
             encoder=encoder,
         )
         where = everywhere(leaves[0].sharding)

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.prefix import NOTHING, Prefix
 from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.test_scheduler import ask_for, assert_answers, limits_of
 from tests.model_server.engine.trace import Ask, Trace, context_of, run
@@ -233,7 +236,7 @@ def test_pages_before_the_window_are_freed_and_missed_by_nobody(data: st.DataObj
     limits = replace(
         drawn,
         short_context=None,
-        window=data.draw(st.integers(1, 12)),
+        windows=WindowLimits(every=data.draw(st.integers(1, 12))),
         prefix_cache=data.draw(st.sampled_from(["off", "tenant"])),
     )
     asks = [ask for ask in data.draw(alike_asks(limits)) if ask.engine_request.score_from is None]
@@ -243,7 +246,7 @@ def test_pages_before_the_window_are_freed_and_missed_by_nobody(data: st.DataObj
 
 @pytest.mark.parametrize("sharing", ["off", "tenant"])
 def test_a_long_answer_holds_no_more_pages_than_its_window(sharing: PrefixSharing) -> None:
-    limits = replace(limits_of(), window=8, prefix_cache=sharing)
+    limits = replace(limits_of(), windows=WindowLimits(every=8), prefix_cache=sharing)
     trace = Trace(limits)
     trace.add(1, ask_for(PROMPT, 50))
     most = 0

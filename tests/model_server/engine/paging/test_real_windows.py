@@ -13,7 +13,7 @@ import pytest
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
@@ -73,8 +73,8 @@ def likeliest() -> Any:
 
 def test_answers_and_their_next_turns_are_the_models_own(loaded: Loaded, likeliest: Any) -> None:
     limits = loaded.runner.limits
-    assert limits.near_window == 512
-    assert near_count(limits) < limits.pages == 2 * CONTEXT // 16
+    assert limits.windows.sliding == 512
+    assert window_page_count(limits) < limits.pages == 2 * CONTEXT // 16
     words = loaded.tokenizer.encode(TEXT.read_text(encoding="utf-8"))
     asked = [
         EngineRequest(
@@ -86,6 +86,6 @@ def test_answers_and_their_next_turns_are_the_models_own(loaded: Loaded, likelie
         for first in (0, 700, 1400)
     ]
     found, scheduler = served(loaded.runner, asked)
-    assert scheduler.load().near_pages_used == 0
+    assert scheduler.load().window_pages_used == 0
     for prompt, answer in zip(prompts_of(asked, found), found, strict=True):
         assert likeliest([*prompt, *answer])[len(prompt) - 1 :][: len(answer)] == answer

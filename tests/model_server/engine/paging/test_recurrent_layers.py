@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.limits import EngineLimits, WindowLimits
+from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import EngineLimits
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
@@ -31,8 +31,7 @@ LIMITS = EngineLimits(
     max_prefill_blocks=4,
     max_logit_rows=3,
     prefill_block=4,
-    near_window=2,
-    recurrent=True,
+    windows=WindowLimits(sliding=2, recurrent=True),
 )
 # Layers of Nemotron-H may keep nothing, those of Falcon-H1 keep keys and values as well.
 MORE = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1", "minimax")
@@ -50,11 +49,17 @@ class Tiny:
 
     def runner(self, limits: EngineLimits) -> ModelRunner:
         leaves = [leaf.copy() for leaf in self._leaves]
-        near = tuple(window is not None for window in self.recipe.windows)
-        counts = tuple(near_count(limits) if its else limits.pages for its in near)
+        window_layers = tuple(window is not None for window in self.recipe.windows)
+        counts = tuple(window_page_count(limits) if its else limits.pages for its in window_layers)
         pages = allocate(self.recipe.cache(1), counts, PAGE, jnp.dtype("float32"))
         program = StepProgram(
-            self._module, leaves, pages, limits, xla.KERNEL, vocab=self.recipe.vocab, near=near
+            self._module,
+            leaves,
+            pages,
+            limits,
+            xla.KERNEL,
+            vocab=self.recipe.vocab,
+            window_layers=window_layers,
         )
         runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 2, 4)))
         runner.compile(lambda _: None)
@@ -78,7 +83,7 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
     assert (scheduler.load().prefix_hits > 0) == (sharing != "off")
-    assert scheduler.load().near_pages_used == 0
+    assert scheduler.load().window_pages_used == 0
     for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
         # Two tokens of Mamba-2 are equally likely but for the last bit, which no two CPUs share.
         assert tiny.lacking(prompt, answer) < 1e-5

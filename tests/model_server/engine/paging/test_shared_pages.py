@@ -11,12 +11,15 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.step_program import COPIES, StepProgram
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate, copy_pages
 from model_server.loading.random_weights import random_weights
@@ -57,7 +60,9 @@ class TinyMistral:
         self._leaves = random_weights(self._module.declarations, 3, lambda _: None)
 
     def runner(self, sharing: PrefixSharing) -> ModelRunner:
-        limits = replace(LIMITS, prefix_cache=sharing, window=self.recipe.window)
+        limits = replace(
+            LIMITS, prefix_cache=sharing, windows=WindowLimits(every=self.recipe.window)
+        )
         leaves = [leaf.copy() for leaf in self._leaves]
         pages = empty_pages(self.recipe, limits.pages)
         program = StepProgram(

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.limits import check_limits
+from model_server.engine.limits import EngineLimits, WindowLimits, check_limits
 from model_server.engine.registry import new_sequence
-from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_grammar_states as guides
 from tests.model_server.engine.beams.test_beam_slots import beams_for
@@ -40,8 +39,12 @@ sharings = st.sampled_from(["off", "tenant"])
 def recurrent(limits: EngineLimits, **changes: object) -> EngineLimits:
     """The limits of a model with states: the block divides the page."""
     block = max(b for b in range(1, limits.prefill_block + 1) if limits.page_size % b == 0)
-    changes = {"prefill_block": block, "near_window": 2, "recurrent": True, **changes}
-    return replace(limits, window=None, **changes)
+    changes = {
+        "prefill_block": block,
+        "windows": WindowLimits(sliding=2, recurrent=True),
+        **changes,
+    }
+    return replace(limits, **changes)
 
 
 @examples(st.data(), few=40, many=250)

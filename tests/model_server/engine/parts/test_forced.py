@@ -12,13 +12,14 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, EngineStats
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.allocation import Allocation
 from model_server.engine.parts.forced import ForcedRows
 from model_server.engine.registry import new_sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Inbox
+from tests.model_server.engine.fake_drafts import FakeDrafts, bits_of
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
@@ -42,7 +43,7 @@ LIMITS = EngineLimits(
 
 
 @dataclass
-class Forcing:
+class Forcing(FakeDrafts):
     """After a token that `every` divides, the next `run` tokens count up from it; then any odd one.
 
     The answer is complete after `length` tokens.
@@ -111,7 +112,7 @@ def alone(request: EngineRequest, window: int | None = None) -> list[int]:
     assert isinstance(request.grammar, Forcing)
     guide, tokens = request.grammar.begin((), None, None), list(request.prompt)
     while len(tokens) < len(request.prompt) + request.max_tokens:
-        mask = np.frombuffer(guide.mask(), np.uint8)
+        mask = bits_of(guide.mask())
         tokens.append(first_allowed(next_token(tokens, request.sampling, window), mask))
         if tokens[-1] in request.stop_ids:
             break
@@ -157,7 +158,7 @@ def test_answers_and_their_scores_are_those_of_single_steps(
     window: int | None,
     cache: PrefixSharing,
 ) -> None:
-    limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache)
+    limits = replace(LIMITS, pages=pages, windows=WindowLimits(every=window), prefix_cache=cache)
     requests = [asked(size, Forcing(30, every, run), most, tops) for size, most in sizes]
     inbox, ids, _ = served(limits, requests)
     for id, request in zip(ids, requests, strict=True):

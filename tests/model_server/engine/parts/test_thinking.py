@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
-from tests.model_server.engine.guessing.test_guessing import looping
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
+from model_server.engine.limits import WindowLimits
 from model_server.engine.parts.thinking import BoundedState, ThinkingBudget, Thoughts
 from model_server.engine.types import Sampling
+from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.drafting.test_drafting import looping
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
@@ -105,7 +106,10 @@ def test_every_answer_is_the_one_of_single_steps(
     steps: int,
 ) -> None:
     """In any batch, with preemptions, launches of several steps, and true log-probabilities."""
-    limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache, steps_per_launch=steps)
+    windows = WindowLimits(every=window)
+    limits = replace(
+        LIMITS, pages=pages, windows=windows, prefix_cache=cache, steps_per_launch=steps
+    )
     sampling = replace(GREEDY, logprobs=tops)
     requests = [
         asked(range(size), most, is_open=is_open, sampling=sampling)
@@ -156,9 +160,9 @@ def test_another_replica_counts_what_the_answer_has_already(
     assert inbox.tokens(id) == whole[begun:]
 
 
-def test_guesses_change_nothing_and_come_true_within_the_reasoning() -> None:
+def test_draft_tokens_change_nothing_and_come_true_within_the_reasoning() -> None:
     limits, prompt = looping()
-    limits = replace(limits, guesses=6, max_logit_rows=12, token_budget=24, prefill_block=4)
+    limits = replace(limits, draft_tokens=6, max_logit_rows=12, token_budget=24, prefill_block=4)
     for runner in (FakeRunner, FakeDraftedRunner):
         requests = [
             asked(prompt, most, is_open=is_open, tokens=120)
@@ -167,8 +171,8 @@ def test_guesses_change_nothing_and_come_true_within_the_reasoning() -> None:
         ]
         inbox, ids, stats = served(replace(limits, slots=4), requests, runner)
         for id, request in zip(ids, requests, strict=True):
-            assert inbox.tokens(id) == alone(request, limits.window)
-        assert stats.guesses_accepted > 10
+            assert inbox.tokens(id) == alone(request, limits.windows.every)
+        assert stats.draft_tokens_accepted > 10
 
 
 def test_a_sampling_with_penalties_is_its_own_again_behind_the_mark() -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from model_server.engine.buckets import closed_set
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
+from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.draft_program import DraftProgram
@@ -22,7 +23,9 @@ from model_server.engine.running.ops import Beginning, Proposals, Propose
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Choose, DropPages
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import (
-    EngineLimits,
     PageGrant,
     Row,
     RowResult,

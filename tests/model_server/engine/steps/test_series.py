@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest
+from model_server.engine.hooks import SequenceHooks
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import new_sequence
-from model_server.engine.sequence import Sequence, SequenceHooks
+from model_server.engine.sequence import Sequence
 from model_server.engine.steps.series import StepSeries
-from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.engine.types import (
+    Row,
+    Sampling,
+    Step,
+)
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner
 from tests.model_server.engine.trace import alone
@@ -74,7 +80,9 @@ def test_a_lone_stream_takes_one_launch_for_several_steps(start: Start) -> None:
 def test_answers_are_those_of_single_steps(
     asked: list[EngineRequest], steps: int, pages: int, window: int | None
 ) -> None:
-    limits = replace(LIMITS, steps_per_launch=steps, pages=pages, window=window)
+    limits = replace(
+        LIMITS, steps_per_launch=steps, pages=pages, windows=WindowLimits(every=window)
+    )
     inbox = Inbox()
     engine = Engine(FakeRunner(limits), inbox.deliver)
     try:
@@ -130,7 +138,7 @@ def running(launched: int = 8, end: int = 60, pages: int = 3) -> Sequence:
     return made
 
 
-class _Changing(SequenceHooks):
+class _Changing(SequenceHooks[Sequence]):
     def __init__(self, at: int) -> None:
         self._at = at
 
@@ -138,7 +146,7 @@ class _Changing(SequenceHooks):
         return min(end, self._at)
 
 
-class _Stepwise(SequenceHooks):
+class _Stepwise(SequenceHooks[Sequence]):
     def is_stepwise(self, sequence: Sequence) -> bool:
         return True
 

@@ -8,9 +8,13 @@ import pytest
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.limits import EngineLimits
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import StepHung, Watchdog, limit_s
-from model_server.engine.types import EngineLimits, Row, Step
+from model_server.engine.types import (
+    Row,
+    Step,
+)
 from sax.errors import ReplicaLost, meaning
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner
 

@@ -21,7 +21,7 @@ from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.passes.loaded_passes import GradientInput, LoadedEmbedder
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from sax.errors import InvalidRequest
-from sax.types import Gradients
+from sax.passes import Gradients
 from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.models import family_cases
 from tests.model_server.tiny_bert import save_tokenizer

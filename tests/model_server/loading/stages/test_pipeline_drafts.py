@@ -13,10 +13,13 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
+from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import DONE, Beginning, Propose
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, Sampling
+from model_server.engine.types import (
+    Sampling,
+)
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.deployment import Deployment
 from model_server.loading.stages.host_stage import HostStage

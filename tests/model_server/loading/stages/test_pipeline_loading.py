@@ -15,7 +15,8 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.loading.deployment import Deployment
-from model_server.loading.stages.pipeline_loading import own_tensors, plan_stage
+from model_server.loading.lm_loading import own_tensors
+from model_server.loading.stages.pipeline_loading import plan_stage
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of

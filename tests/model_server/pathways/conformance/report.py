@@ -23,7 +23,7 @@ import msgspec
 
 from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.protocol.messages import REQUESTS, IfrtRequest
-from model_server.pathways.proxy.greeting import agreed
+from model_server.pathways.proxy.service import agreed
 from model_server.pathways.roles.local import InProcessHost
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.executor import Executor
@@ -34,7 +34,7 @@ from tests.model_server.pathways.conformance.record import (
     Spoken,
     keep,
 )
-from tests.model_server.pathways.conformance.recording_front import RecordingFront
+from tests.model_server.pathways.conformance.recording_dispatcher import RecordingDispatcher
 from tests.model_server.waiting import until
 
 CLIENT = Path(__file__).parents[1] / "roles" / "proxy_client.py"
@@ -42,37 +42,37 @@ CLIENT = Path(__file__).parents[1] / "roles" / "proxy_client.py"
 
 async def found(python: str) -> dict[str, Any]:
     """Return what the client's program tells, and how requests of each kind are answered."""
-    front = RecordingFront()
+    dispatcher = RecordingDispatcher()
     executor = Executor(IslandDevices(jax.devices()))
-    front.island(0).begin([InProcessHost(executor)])
-    front.survey()
-    server = GrpcServer(front.service())
+    dispatcher.island(0).begin([InProcessHost(executor)])
+    dispatcher.survey()
+    server = GrpcServer(dispatcher.service())
     port = await server.start("127.0.0.1:0", None)
     client = await asyncio.create_subprocess_exec(
         python, str(CLIENT), str(port), "conformance", stdout=subprocess.PIPE
     )
     told, _ = await client.communicate()
-    sent = {kind: dict(codes) for kind, codes in front.answers.items()}
-    empty = await answered_when_empty(front)
+    sent = {kind: dict(codes) for kind, codes in dispatcher.answers.items()}
+    empty = await answered_when_empty(dispatcher)
     await server.stop()
     return {
         "told": dict(map(json.loads, told.splitlines())),
         "sent": sent,
         "empty": empty,
-        "record": msgspec.to_builtins(recorded(front.offered, sent, executor)),
+        "record": msgspec.to_builtins(recorded(dispatcher.offered, sent, executor)),
     }
 
 
-async def answered_when_empty(front: RecordingFront) -> dict[str, int]:
+async def answered_when_empty(dispatcher: RecordingDispatcher) -> dict[str, int]:
     """Return the gRPC code with which a request of each kind without any field is answered."""
-    session = front.open()
+    session = dispatcher.open()
     codes: dict[str, int] = {}
     for number, kind in enumerate(REQUESTS, 1):
-        front.answers.clear()
-        await front.serve(session, request_of(kind, number).SerializeToString())
-        await until(lambda kind=kind: bool(front.answers[kind]))
-        codes[kind] = next(iter(front.answers[kind]))
-    front.close(session)
+        dispatcher.answers.clear()
+        await dispatcher.serve(session, request_of(kind, number).SerializeToString())
+        await until(lambda kind=kind: bool(dispatcher.answers[kind]))
+        codes[kind] = next(iter(dispatcher.answers[kind]))
+    dispatcher.close(session)
     return codes
 
 

@@ -80,7 +80,7 @@ async def address(server: End) -> AsyncIterator[str]:
 async def test_messages_and_bodies_go_both_ways(server: End, client: End, address: str) -> None:
     peer = await connect(address, client.protocol, None)
     large = bytes(5 << 20)
-    told = messages.Told(7, 3, [(1, len(large))])
+    told = messages.RunResponse(7, 3, [(1, len(large))])
     peer.send(told, [b"abc", large])
     await until(lambda: len(server.received) == 1)
     assert server.received == [(told, b"abc" + large)]

@@ -11,10 +11,20 @@ import pytest
 
 from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.protocol import messages
-from model_server.pathways.proxy.front import Front
-from model_server.pathways.proxy.greeting import PROTOCOL
-from model_server.pathways.proxy.service import SERVICE, SESSION_KEY, STORE_KEY, service_of
-from model_server.pathways.roles.local import local_front
+from model_server.pathways.proxy.dispatcher import Dispatcher
+from model_server.pathways.proxy.service import (
+    PROTOCOL,
+    SERDES,
+    SERVICE,
+    SESSION_KEY,
+    STORE_KEY,
+    Introduction,
+    agreed,
+    introduced,
+    service_of,
+)
+from model_server.pathways.roles.local import local_dispatcher
+from sax.errors import InvalidRequest
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.waiting import until
@@ -71,13 +81,13 @@ class Caller:
 
 
 @pytest.fixture
-async def front() -> Front:
-    return local_front(ArithmeticExecutor([0, 1]))
+async def dispatcher() -> Dispatcher:
+    return local_dispatcher(ArithmeticExecutor([0, 1]))
 
 
 @pytest.fixture
-async def caller(front: Front) -> AsyncIterator[Caller]:
-    proxy = GrpcServer(service_of(front))
+async def caller(dispatcher: Dispatcher) -> AsyncIterator[Caller]:
+    proxy = GrpcServer(service_of(dispatcher))
     port = await proxy.start("127.0.0.1:0", None)
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=(("grpc.max_receive_message_length", -1),)
@@ -112,13 +122,13 @@ async def test_versions_are_agreed_on_or_refused(caller: Caller) -> None:
 
 
 async def test_a_failed_copy_is_told_to_who_looks_its_bytes_up(
-    caller: Caller, front: Front
+    caller: Caller, dispatcher: Dispatcher
 ) -> None:
     await caller.greet()
     await caller.store(1, bytes(4))
     await caller.ask(requests.put(5, 0, 1))
-    front.island(0).end("killed")
-    front.survey()
+    dispatcher.island(0).end("killed")
+    dispatcher.survey()
     copy = requests.request("copy_to_host_buffer", array_handle=5, host_buffer_handle=2)
     await caller.ask(copy)
     with pytest.raises(grpc.aio.AioRpcError, match="island 0 was lost") as error:
@@ -156,19 +166,75 @@ async def test_nobody_stores_in_a_session_that_is_not_there(caller: Caller) -> N
     assert told.value.code() is grpc.StatusCode.UNAVAILABLE  # as of any lost connection
 
 
-async def test_a_client_that_goes_frees_its_session(caller: Caller, front: Front) -> None:
+async def test_a_client_that_goes_frees_its_session(caller: Caller, dispatcher: Dispatcher) -> None:
     await caller.greet()
     await caller.store(1, bytes(1000))
-    assert len(front.sessions) == 1
+    assert len(dispatcher.sessions) == 1
     caller.stream.cancel()
-    await until(lambda: not front.sessions)
+    await until(lambda: not dispatcher.sessions)
 
 
 async def test_a_client_that_ends_its_stream_frees_its_session(
-    caller: Caller, front: Front
+    caller: Caller, dispatcher: Dispatcher
 ) -> None:
     await caller.greet()
     await caller.stream.done_writing()
     async with asyncio.timeout(60):
         assert await caller.stream.read() is grpc.aio.EOF
-    await until(lambda: not front.sessions)
+    await until(lambda: not dispatcher.sessions)
+
+
+def offer(least: tuple[int, int], most: tuple[int, int]) -> object:
+    request = messages.GrpcGetVersionRequest()
+    for version, (protocol, serdes) in ((request.min_version, least), (request.max_version, most)):
+        version.protocol_version = protocol
+        version.ifrt_serdes_version_number = serdes
+    return request
+
+
+def test_both_sides_agree_on_the_version_of_this_server() -> None:
+    for most in ((PROTOCOL, SERDES), (PROTOCOL + 9, SERDES + 9)):
+        version = agreed(offer((16, 1), most))
+        assert version.protocol_version == PROTOCOL
+        assert version.ifrt_serdes_version_number == SERDES
+
+
+def test_an_older_client_writes_older_values() -> None:
+    assert agreed(offer((16, 1), (PROTOCOL, 2))).ifrt_serdes_version_number == 2
+
+
+def test_other_versions_are_refused_with_a_remedy() -> None:
+    for least, most in (
+        ((16, 1), (PROTOCOL - 1, 3)),
+        ((PROTOCOL + 1, 1), (PROTOCOL + 2, 3)),
+        ((16, SERDES + 1), (PROTOCOL, SERDES + 2)),
+    ):
+        with pytest.raises(InvalidRequest, match="use a jaxlib from 0.10 to 0.12"):
+            agreed(offer(least, most))
+
+
+def metadata(version: int = PROTOCOL, **values: object) -> object:
+    made = messages.GrpcIfrtSessionMetadata()
+    made.version.protocol_version = version
+    for key, value in values.items():
+        entry = made.initialization_data.attributes[key]
+        field = {str: "string_value", int: "int64_value", float: "float_value"}[type(value)]
+        setattr(entry, field, value.encode() if isinstance(value, str) else value)
+    return made
+
+
+def test_a_client_may_give_its_name_and_weight() -> None:
+    assert introduced(metadata()) == Introduction("", 1.0)
+    assert introduced(metadata(name="trainer", weight=4)) == Introduction("trainer", 4.0)
+    assert introduced(metadata(weight=0.5)).weight == 0.5
+
+
+def test_weights_have_limits() -> None:
+    for weight in (0, -1, 65):
+        with pytest.raises(InvalidRequest, match="above 0"):
+            introduced(metadata(weight=weight))
+
+
+def test_a_session_speaks_what_was_agreed_on() -> None:
+    with pytest.raises(InvalidRequest, match="was agreed on"):
+        introduced(metadata(version=PROTOCOL - 1))

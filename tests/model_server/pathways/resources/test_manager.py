@@ -9,9 +9,8 @@ import pytest
 from model_server.pathways.link.safety import LinkSafety
 from model_server.pathways.resources import messages
 from model_server.pathways.resources.calling import ManagerLink
-from model_server.pathways.resources.instance_type import InstanceType
 from model_server.pathways.resources.manager import ResourceManager
-from model_server.pathways.resources.roster import Roster
+from model_server.pathways.resources.roster import InstanceType, Roster
 from model_server.pathways.resources.status_page import IslandsPage
 from tests.model_server.waiting import rounds, until
 

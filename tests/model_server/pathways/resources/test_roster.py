@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.pathways.resources.instance_type import InstanceType
 from model_server.pathways.resources.messages import ANY, Enrol, Missing, TurnedAway
-from model_server.pathways.resources.roster import Roster
+from model_server.pathways.resources.roster import InstanceType, Roster, parse_instance_type
+from sax.errors import InvalidRequest
+from tests.model_server.refusals import refusal
 
 
 def enrol(name: str, island: int = ANY, host: int = 0, hosts: int = 1, **more: bool) -> Enrol:
@@ -157,3 +158,21 @@ def test_no_two_workers_ever_have_one_place(steps: list[tuple[str, int, int]]) -
         assert len(set(there)) == len(there)
         assert all(len(line.incarnations) == 2 for line in lines if line.up)
         assert {each for each in names if roster.island_of(each) is not None} == set(there)
+
+
+def test_islands_are_made_of_so_many_devices() -> None:
+    means = {
+        "cpu:2": InstanceType("cpu", "", 2),
+        "gpu:8": InstanceType("gpu", "", 8),
+        "tpuv5e:4x8": InstanceType("tpu", "v5e", 32),
+        "tpuv6e:2x2x2": InstanceType("tpu", "v6e", 8),
+        "tpuv3:2x2": InstanceType("tpu", "v3", 8),
+        " TPUv5p:4 ": InstanceType("tpu", "v5p", 4),
+    }
+    assert {text: parse_instance_type(text) for text in means} == means
+
+
+def test_what_is_no_type_is_refused() -> None:
+    for text in ("", "cpu", "cpu:", "cpu:x", "npu:2", "tpuv5e:4x", "cpu:0"):
+        told = refusal(parse_instance_type, text)
+        assert (told.kind, "--instance_type" in told.text) == (InvalidRequest, True), text

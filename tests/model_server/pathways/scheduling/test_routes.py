@@ -11,16 +11,23 @@ from model_server.pathways.scheduling.handles import (
     UNIMPLEMENTED,
     Fault,
     HandleTable,
-    IslandLife,
+    IslandIncarnation,
     Parts,
     first_made,
 )
-from model_server.pathways.scheduling.routes import Across, Ground, Split, StandIn, Whole, route
+from model_server.pathways.scheduling.routes import (
+    Across,
+    Fallback,
+    IslandTopology,
+    Split,
+    Whole,
+    route,
+)
 from model_server.pathways.scheduling.summary import summarise
 from tests.model_server.pathways import requests
 
-HERE, THERE = IslandLife(0, 7), IslandLife(1, 2)
-GROUND = Ground({0: 0, 1: 0, 2: 1, 3: 1}, {0: 7, 1: 2})
+HERE, THERE = IslandIncarnation(0, 7), IslandIncarnation(1, 2)
+TOPOLOGY = IslandTopology({0: 0, 1: 0, 2: 1, 3: 1}, {0: 7, 1: 2})
 
 
 @pytest.fixture
@@ -28,12 +35,12 @@ def table() -> HandleTable:
     made = HandleTable()
     made.note((1, 2), HERE)
     made.note((11, 12), THERE)
-    made.note((100,), IslandLife(0, ALWAYS))
+    made.note((100,), IslandIncarnation(0, ALWAYS))
     return made
 
 
-def routed(request: object, table: HandleTable, ground: Ground = GROUND) -> object:
-    return route(summarise(request), table, ground)
+def routed(request: object, table: HandleTable, topology: IslandTopology = TOPOLOGY) -> object:
+    return route(summarise(request), table, topology)
 
 
 def test_a_put_goes_where_its_device_is(table: HandleTable) -> None:
@@ -76,8 +83,8 @@ def test_nobody_reaches_a_handle_that_is_not_in_its_table(table: HandleTable) ->
     )
 
 
-def test_arrays_of_an_earlier_life_of_an_island_are_lost(table: HandleTable) -> None:
-    back = Ground(GROUND.islands, {0: 8, 1: 2})
+def test_arrays_of_an_earlier_incarnation_of_an_island_are_lost(table: HandleTable) -> None:
+    back = IslandTopology(TOPOLOGY.islands, {0: 8, 1: 2})
     fault = routed(requests.execute(100, [1], [3]), table, back)
     assert isinstance(fault, Fault)
     assert fault.code == DATA_LOSS
@@ -85,12 +92,12 @@ def test_arrays_of_an_earlier_life_of_an_island_are_lost(table: HandleTable) -> 
 
 
 def test_programs_outlive_their_island(table: HandleTable) -> None:
-    back = Ground(GROUND.islands, {0: 8, 1: 2})
-    assert routed(requests.execute(100, [], [3]), table, back) == Whole(IslandLife(0, 8))
+    back = IslandTopology(TOPOLOGY.islands, {0: 8, 1: 2})
+    assert routed(requests.execute(100, [], [3]), table, back) == Whole(IslandIncarnation(0, 8))
 
 
 def test_an_island_that_is_down_answers_for_all_its_arrays(table: HandleTable) -> None:
-    down = Ground(GROUND.islands, {1: 2})
+    down = IslandTopology(TOPOLOGY.islands, {1: 2})
     for request in (requests.execute(100, [1], [3]), requests.put(5, device=0, buffer=1)):
         fault = routed(request, table, down)
         assert isinstance(fault, Fault)
@@ -118,7 +125,7 @@ def test_a_future_of_several_islands_is_asked_at_those_that_are_up(table: Handle
     table.note((51,), Parts(()))
     ask = requests.request("check_future", future_handle=50)
     assert routed(ask, table) == Split({0: (60,), 1: (61,)})
-    assert routed(ask, table, Ground(GROUND.islands, {1: 2})) == Split({1: (61,)})
+    assert routed(ask, table, IslandTopology(TOPOLOGY.islands, {1: 2})) == Split({1: (61,)})
     assert routed(requests.request("check_future", future_handle=51), table) == Split({})
     fault = routed(requests.request("copy_to_host_buffer", array_handle=50), table)
     assert isinstance(fault, Fault)
@@ -139,7 +146,7 @@ def test_copies_stay_on_an_island_or_go_to_another(table: HandleTable) -> None:
 def test_what_any_island_can_answer_needs_one(table: HandleTable) -> None:
     ask = requests.request("get_default_device_assignment", num_replicas=1)
     assert routed(ask, table) == Whole(HERE)
-    fault = routed(ask, table, Ground({}, {}))
+    fault = routed(ask, table, IslandTopology({}, {}))
     assert isinstance(fault, Fault)
     assert fault.code == UNAVAILABLE
 
@@ -160,5 +167,5 @@ def test_a_table_keeps_nothing_of_what_is_dropped(table: HandleTable) -> None:
 def test_another_island_stands_in_where_only_the_kind_of_device_matters(table: HandleTable) -> None:
     ask = requests.request("get_default_layout", device_id=3)
     assert routed(ask, table) == Whole(THERE)
-    assert routed(ask, table, Ground(GROUND.islands, {0: 7})) == StandIn(HERE, 0)
-    assert isinstance(routed(ask, table, Ground(GROUND.islands, {})), Fault)
+    assert routed(ask, table, IslandTopology(TOPOLOGY.islands, {0: 7})) == Fallback(HERE, 0)
+    assert isinstance(routed(ask, table, IslandTopology(TOPOLOGY.islands, {})), Fault)

@@ -30,7 +30,7 @@ def test_weights_share_an_island_within_a_tenth() -> None:
         for _ in range(1500):
             array = client.execute(program, array)
     world.clock.run(begun_s + 1500 * world.program_s)
-    order = world.living[0][0].executor.order
+    order = world.up[0][0].executor.order
     kinds = [session for session, kind in order if "_execute_" in kind]
     assert len(kinds) == pytest.approx(1500, rel=0.05)  # the island is never idle
     kinds = kinds[150:]  # the first client was alone for a moment
@@ -112,15 +112,15 @@ class Story:
             for client in self.clients
             for island in (0, 1)
         }
-        # Per client: handle -> value, island, and the island's life when it was made.
+        # Per client: handle -> value, island, and the island's incarnation when it was made.
         self.arrays: dict[VirtualClient, dict[int, tuple[int, int, int]]] = {
             client: {} for client in self.clients
         }
         self.fetches: list[tuple[VirtualClient, tuple[int, int], int]] = []
         self.losses = 0
 
-    def life(self, island: int) -> int:
-        return self.world.front.island(island).epoch
+    def incarnation(self, island: int) -> int:
+        return self.world.dispatcher.island(island).epoch
 
     def step(self) -> None:
         client = self.random.choice(self.clients)
@@ -143,18 +143,18 @@ class Story:
     def put(self, client: VirtualClient) -> None:
         island, value = self.random.randrange(2), self.random.randrange(1000)
         handle = client.put(value, 2 * island + self.random.randrange(2))
-        self.arrays[client][handle] = (value, island, self.life(island))
+        self.arrays[client][handle] = (value, island, self.incarnation(island))
 
     def execute(self, client: VirtualClient, handle: int) -> None:
-        value, island, life = self.arrays[client][handle]
+        value, island, incarnation = self.arrays[client][handle]
         result = client.execute(self.programs[client, island], handle)
-        self.arrays[client][result] = (value + 1, island, life)
+        self.arrays[client][result] = (value + 1, island, incarnation)
 
     def copy(self, client: VirtualClient, handle: int) -> None:
         value, _, _ = self.arrays[client][handle]
         island = self.random.randrange(2)
         result = client.copy(handle, 2 * island)
-        self.arrays[client][result] = (value, island, self.life(island))
+        self.arrays[client][result] = (value, island, self.incarnation(island))
 
     def fetch(self, client: VirtualClient, handle: int) -> None:
         self.fetches.append((client, client.fetch(handle), self.arrays[client][handle][0]))
@@ -165,13 +165,13 @@ class Story:
 
     def lose(self) -> None:
         island = self.random.randrange(2)
-        if self.world.front.island(island).up:
+        if self.world.dispatcher.island(island).up:
             self.losses += 1
             self.world.lose(island)
 
     def start(self) -> None:
         for island in (0, 1):
-            if not self.world.front.island(island).up:
+            if not self.world.dispatcher.island(island).up:
                 self.world.start(island)
 
     def check(self) -> None:
@@ -187,23 +187,23 @@ class Story:
                 assert found.code == DATA_LOSS, found
             else:
                 assert found == value
-        for hosts in self.world.living.values():
+        for hosts in self.world.up.values():
             assert all(host.executor.order == hosts[0].executor.order for host in hosts)
 
     def leave(self) -> None:
         """When all clients have gone, nothing of theirs is left anywhere."""
         for client in self.clients:
-            self.world.front.close(client.session)
+            self.world.dispatcher.close(client.session)
         self.world.clock.run()
-        for hosts in self.world.living.values():
+        for hosts in self.world.up.values():
             assert all(not host.executor.sessions for host in hosts)
         for number in (0, 1):
-            assert len(self.world.front.island(number).programs) == 0
-            assert self.world.front.island(number).outstanding == 0
+            assert len(self.world.dispatcher.island(number).programs) == 0
+            assert self.world.dispatcher.island(number).outstanding == 0
 
 
 @examples(st.integers(0, 1 << 30), st.integers(1, 3), few=20, many=60)
-@example(187, 1)  # works for a life that has ended, let go in the next one
+@example(187, 1)  # requests for an incarnation that has ended, sent in the next one
 @example(7005, 2)  # and watched ones, let go while the island is down
 def test_whatever_happens_no_number_is_wrong_and_nothing_is_left(seed: int, hosts: int) -> None:
     story = Story(seed, hosts)

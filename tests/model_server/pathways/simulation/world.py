@@ -1,4 +1,4 @@
-"""A deployment on a virtual clock: the real front, islands and order, and hosts that take time.
+"""A deployment on a virtual clock: the real dispatcher, islands and order; hosts that take time.
 
 Hosts do arithmetic at once, but answer when a device would: it runs one program after the other.
 Nothing here depends on threads, sockets or real time, so every run can be repeated.
@@ -12,12 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
-from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.dispatcher import Dispatcher
+from model_server.pathways.proxy.island import (
+    Answered,
+    ArrayDelivery,
+    IslandRequest,
+    Shipment,
+    Shipped,
+)
+from model_server.pathways.scheduling.answers import NOBODY, Reply
 from model_server.pathways.scheduling.handles import Fault
-from model_server.pathways.scheduling.merging import NOBODY, Reply
 from model_server.pathways.scheduling.summary import summarise
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor, Coming
@@ -62,8 +68,8 @@ class VirtualHost:
         self._expected: dict[int, tuple[ArrayDelivery, Coming, Callable[[], None]]] = {}
         self._early: dict[int, Any] = {}
 
-    def run(self, errand: Errand, answered: Answered) -> None:
-        self._later(lambda: self._run(errand, answered))
+    def run(self, request: IslandRequest, answered: Answered) -> None:
+        self._later(lambda: self._run(request, answered))
 
     def ship(self, shipment: Shipment, shipped: Shipped) -> None:
         self._later(lambda: self._ship(shipment, shipped))
@@ -72,12 +78,12 @@ class VirtualHost:
         def expect() -> None:
             array = self.executor.receive(arrival.session, arrival.handle, arrival.devices, None)
             self._expected[arrival.transfer] = (arrival, array, arrived)
-            if (parcel := self._early.pop(arrival.transfer, None)) is not None:
-                self.take(arrival.transfer, parcel)
+            if (part := self._early.pop(arrival.transfer, None)) is not None:
+                self.take(arrival.transfer, part)
 
         self._later(expect)
 
-    def astray(self, transfer: int, fault: Fault) -> None:
+    def fail_transfer(self, transfer: int, fault: Fault) -> None:
         self._later(lambda: self.take(transfer, fault))
 
     def forget(self, session: int) -> None:
@@ -86,16 +92,16 @@ class VirtualHost:
     def close(self) -> None:
         self.alive = False
 
-    def take(self, transfer: int, parcel: Any) -> None:
-        """Take what another host, or the front in its place, sends."""
+    def take(self, transfer: int, part: Any) -> None:
+        """Take the part that another host sends, or the fault that the dispatcher sends instead."""
         if transfer not in self._expected:
-            self._early[transfer] = parcel
+            self._early[transfer] = part
             return
         _, array, arrived = self._expected.pop(transfer)
-        if isinstance(parcel, Fault):
-            array.fail(parcel)
+        if isinstance(part, Fault):
+            array.fail(part)
         else:
-            array.arrive(parcel)
+            array.arrive(part)
         self._later(arrived)
 
     def _later(self, event: Callable[[], None], at_s: float = 0.0) -> None:
@@ -107,15 +113,15 @@ class VirtualHost:
 
         self._world.clock.at(max(at_s, self._world.clock.now_s) + _HOP_S, happen)
 
-    def _run(self, errand: Errand, answered: Answered) -> None:
-        request = IfrtRequest.FromString(errand.request)
-        summary = summarise(request)
+    def _run(self, request: IslandRequest, answered: Answered) -> None:
+        asked = IfrtRequest.FromString(request.serialized)
+        summary = summarise(asked)
         done_s = self._world.clock.now_s
-        needed = [self._ready_s.get((errand.session, handle), 0.0) for handle in summary.reads]
+        needed = [self._ready_s.get((request.session, handle), 0.0) for handle in summary.reads]
         if summary.kind == "loaded_executable_execute_request":
             self._free_s = max([self._free_s, done_s, *needed]) + self._world.program_s
             for handle in summary.makes:
-                self._ready_s[errand.session, handle] = self._free_s
+                self._ready_s[request.session, handle] = self._free_s
         elif summary.kind in _WAITS:
             done_s = max([done_s, *needed])
 
@@ -124,35 +130,35 @@ class VirtualHost:
             self._later(lambda: answered(reply), done_s)
 
         self.executor.execute(
-            errand.session,
-            request,
-            errand.made,
-            errand.buffers,
+            request.session,
+            asked,
+            request.made,
+            request.buffers,
             answer,  # type: ignore[arg-type]
         )
 
-    def _send(self, host: VirtualHost, transfer: int, parcel: Any) -> None:
+    def _send(self, host: VirtualHost, transfer: int, part: Any) -> None:
         """Take a time for it, as large arrays do: what has not left is lost with this host."""
         self._later(
-            lambda: host._later(lambda: host.take(transfer, parcel)),
+            lambda: host._later(lambda: host.take(transfer, part)),
             self._world.clock.now_s + _SEND_S,
         )
 
     def _ship(self, shipment: Shipment, shipped: Shipped) -> None:
         ready_s = self._ready_s.get((shipment.session, shipment.array), 0.0)
 
-        def deliver(parcel: Any) -> None:
+        def deliver(part: Any) -> None:
             if self.executor.holds:
                 for address in shipment.addresses:
                     host = self._world.hosts[address]
-                    self._send(host, shipment.transfer, parcel)
+                    self._send(host, shipment.transfer, part)
             shipped(None)
 
         # The array is taken now, whatever becomes of its handle until it is computed.
         self.executor.send(
             shipment.session,
             shipment.array,
-            lambda parcel: self._later(lambda: deliver(parcel), ready_s),
+            lambda part: self._later(lambda: deliver(part), ready_s),
         )
 
 
@@ -164,54 +170,57 @@ def _bare(response: Any, op_id: int) -> bytes:
 
 
 class World:
-    """A front and islands of two devices each."""
+    """A dispatcher and islands of two devices each."""
 
     def __init__(self, islands: int = 2, hosts: int = 1, program_s: float = 0.01) -> None:
         self.clock = VirtualClock()
         self.program_s = program_s
-        self.front = Front(clock=lambda: self.clock.now_s)
+        self.dispatcher = Dispatcher(clock=lambda: self.clock.now_s)
         self.hosts: dict[str, VirtualHost] = {}
-        self.living: dict[int, list[VirtualHost]] = {}
+        self.up: dict[int, list[VirtualHost]] = {}
         self._per_island = hosts
-        self._lives = 0
+        self._incarnations = 0
         for number in range(islands):
             self.start(number)
 
     def start(self, number: int) -> None:
-        """Begin a life of an island."""
-        self._lives += 1
+        """Start an incarnation of an island."""
+        self._incarnations += 1
         devices = [2 * number, 2 * number + 1]
         made = [
             VirtualHost(
-                self, f"island {number}, life {self._lives}, host {host}", devices, not host
+                self,
+                f"island {number}, incarnation {self._incarnations}, host {host}",
+                devices,
+                not host,
             )
             for host in range(self._per_island)
         ]
         self.hosts |= {host.address: host for host in made}
-        self.living[number] = made
-        self.front.island(number).begin(made)
-        self.front.survey()
+        self.up[number] = made
+        self.dispatcher.island(number).begin(made)
+        self.dispatcher.survey()
 
     def lose(self, number: int) -> None:
-        """End a life of an island."""
-        self.living.pop(number, None)
-        self.front.island(number).end("the story says so")
-        self.front.survey()
+        """Lose an island."""
+        self.up.pop(number, None)
+        self.dispatcher.island(number).end("the story says so")
+        self.dispatcher.survey()
 
 
 class VirtualClient:
     """A client that never waits: answers are collected as they come."""
 
     def __init__(self, world: World, weight: float = 1.0) -> None:
-        self.session: ClientSession = world.front.open(weight=weight)
+        self.session: ClientSession = world.dispatcher.open(weight=weight)
         self.answers: dict[int, Any] = {}
         self.asked = self._handle = 0
-        self._front = world.front
+        self._dispatcher = world.dispatcher
 
     def send(self, request: Any) -> int:
         self.asked += 1
         request.request_metadata.op_id = self.asked
-        _run(self._front.serve(self.session, request.SerializeToString()))
+        _run(self._dispatcher.serve(self.session, request.SerializeToString()))
         return self.asked
 
     def collect(self) -> None:

@@ -63,7 +63,7 @@ class Products:
         )
     )
     pages: tuple[Any, ...] = ()
-    near: tuple[bool, ...] = ()
+    window_layers: tuple[bool, ...] = ()
     state: Any = field(default_factory=lambda: SimpleNamespace(last_tokens=None))
     everywhere: Any = None
     encoder: Any = None

@@ -9,8 +9,9 @@ import pytest
 
 from model_server.serving.batch_servable import BatchServable
 from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedParameter
+from sax.passes import Embedded
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
-from sax.types import Embedded, EmbedInput
+from sax.types import EmbedInput
 from sax.wire.embed import (
     decode_classified,
     decode_embedded,
@@ -103,7 +104,7 @@ async def test_an_input_that_cannot_be_read_is_named() -> None:
         (
             ("a" * (CONTEXT + 1),),
             PromptTooLong,
-            "input has 101 tokens and this model reads at most 100",
+            "input has 101 tokens and this model's maximum context length is 100",
         ),
         (("a", "b" * 5000), PromptTooLong, "input 1 has 5000 tokens"),
     ]

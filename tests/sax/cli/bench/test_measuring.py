@@ -15,8 +15,7 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from sax.cli.bench.measuring import BenchRun, OpenAiTarget
-from sax.cli.bench.target import AnswerPart
+from sax.cli.bench.measuring import AnswerPart, BenchRun, OpenAiTarget
 from sax.cli.bench.workload import PlannedRequest
 from sax.errors import InvalidRequest, ModelNotFound, QueueFull, SaxError, Unavailable
 from tests.each_case import each_case

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.cli.local.restarts import (
+from sax.cli.local.supervisor import (
     Exit,
     GiveUp,
     Record,

@@ -32,11 +32,11 @@ fetch, starts or continues it, and waits until all numbers are right again. Exit
 
 - a call stays without an answer, a result or an error with a code, for more than 5 s after the
   fault (of a stopped proxy server, and of a client that is stopped itself: after it goes on);
-- any number is wrong, or one of an island's earlier life is read;
+- any number is wrong, or one of an island's earlier incarnation is read;
 - a call fails that has nothing to do with the process that was hit;
 - threads, files, memory, sessions, handles or arrays are left behind. The second part is for that:
   one island's worker is killed and comes back again and again, after a client has vanished in the
-  midst of something, and everybody else lives through it all.
+  midst of something, and all other processes survive.
 """
 _EPILOG = """\
 Every fault is told on stderr as it is over, in a line of JSON; tables come at the end (markdown).

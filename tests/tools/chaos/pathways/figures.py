@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tests.tools.chaos.pathways.faults import WAYS, Fault
-from tests.tools.chaos.pathways.held import grown, lives, resident
+from tests.tools.chaos.pathways.held import grown, per_process, resident
 from tests.tools.chaos.pathways.judging import LIMIT_S
 from tests.tools.chaos.pathways.story import Chapter
 from tests.tools.report import table
@@ -20,7 +20,7 @@ _FAULTS = (
     "right numbers",
     "wrong numbers",
     "errors of calls",
-    "reads of old arrays: right, told as lost, of an earlier life",
+    "reads of old arrays: right, told as lost, of an earlier incarnation",
 )
 _HELD = (
     "process",
@@ -48,7 +48,7 @@ def table_of_faults(chapters: Sequence[Chapter]) -> str:
 def table_of_held(chapters: Sequence[Chapter]) -> str:
     """Return a row for each process that lived through it all."""
     rows: list[list[str]] = []
-    for role, series in lives([chapter.held for chapter in chapters]):
+    for role, series in per_process([chapter.held for chapter in chapters]):
         if len(series) == len(chapters):
             early, late = resident(series)
             threads = _span(one.threads for one in series)
@@ -75,7 +75,7 @@ def complaints(chapters: Sequence[Chapter]) -> Iterator[str]:
     for number, chapter in enumerate(chapters, 1):
         for text in (*chapter.verdict.complaints, *_left_behind(chapter)):
             yield f"fault {number} ({_name(chapter.blow.fault)}): {text}"
-    for role, series in lives([chapter.held for chapter in chapters]):
+    for role, series in per_process([chapter.held for chapter in chapters]):
         yield from grown(role, series)
 
 

@@ -58,8 +58,8 @@ def _waited_s() -> float:
     return int(found[1]) / 1e6 if found else 0.0
 
 
-def lives(moments: Sequence[Mapping[str, Held]]) -> Iterator[tuple[str, list[Held]]]:
-    """Yield the series of each process that lived through enough moments, by role."""
+def per_process(moments: Sequence[Mapping[str, Held]]) -> Iterator[tuple[str, list[Held]]]:
+    """Yield the series of each process that was there at enough moments, by role."""
     found: dict[tuple[str, int], list[Held]] = {}
     for moment in moments:
         for role, one in moment.items():

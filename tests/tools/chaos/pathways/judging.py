@@ -39,7 +39,7 @@ class Verdict:
     longest: str = ""  # the call that did
     wrong: int = 0
     right: int = 0
-    old_read: int = 0  # values of an island's earlier life that came
+    old_read: int = 0  # values of an island's earlier incarnation that came
     old_lost: int = 0
     old_kept: int = 0
     errors: dict[str, int] = field(default_factory=dict[str, int])  # by code
@@ -107,7 +107,7 @@ def _judge_old(verdict: Verdict, fault: Fault, call: Call) -> None:
         verdict.complaints.append(f"wrong numbers: {call}")
     elif call.said == RIGHT and hit and fault.loses == "yes":
         verdict.old_read += 1
-        verdict.complaints.append(f"a value of an earlier life was read: {call}")
+        verdict.complaints.append(f"a value of an earlier incarnation was read: {call}")
     elif call.said == RIGHT:
         verdict.old_kept += 1
     elif hit and code_of(call.said) in _losses(fault):

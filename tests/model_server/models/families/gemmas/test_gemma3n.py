@@ -27,7 +27,7 @@ def test_layers_that_borrow_keep_nothing() -> None:
     assert made.cache(1).lenders == (*[None] * 6, 4, 5)
     assert [made.cache(1).state_of(index) for index in (5, 6)] == [None, ()]
     assert not made.recurrent
-    assert made.near_window == 8
+    assert made.sliding_window == 8
 
 
 def test_tensors_of_borrowed_keys_are_not_read() -> None:

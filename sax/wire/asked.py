@@ -1,0 +1,77 @@
+"""Codec for parts of some answers: log-probabilities, hypotheses, a beginning made elsewhere."""
+
+from __future__ import annotations
+
+from sax.proto import tokens_pb2
+from sax.types import AnswerSoFar, HypothesisText, TokenChunk, TokenLogprob
+from sax.wire.prompts import extend, put
+
+
+def put_answer(msg: tokens_pb2.AnswerSoFar, answer: AnswerSoFar) -> None:
+    msg.SetInParent()
+    extend(msg.token_ids, answer.token_ids, "answer.token_ids")
+    put(msg, "score", answer.score, "answer.score")
+    put(msg, "prompt_logprobs", answer.prompt_logprobs, "answer.prompt_logprobs")
+    put(msg, "version", answer.version, "answer.version")
+    put(msg, "traceparent", answer.traceparent)
+
+
+def decode_answer(msg: tokens_pb2.AnswerSoFar) -> AnswerSoFar:
+    return AnswerSoFar(
+        token_ids=tuple(msg.token_ids),
+        score=msg.score,
+        prompt_logprobs=msg.prompt_logprobs,
+        version=msg.version,
+        traceparent=msg.traceparent,
+    )
+
+
+def put_prompt_part(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
+    """Put what only the first few chunks of an answer have."""
+    if chunk.seed is not None:
+        msg.seed = chunk.seed
+    msg.prompt_token_ids.extend(chunk.prompt_token_ids)
+    msg.prompt_logprobs.extend(map(encode_logprob, chunk.prompt_logprobs))
+
+
+def put_hypotheses(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
+    for each in chunk.hypotheses:
+        msg.hypotheses.add(
+            text=each.text,
+            token_ids=each.token_ids,
+            score=each.score,
+            stop_token_id=each.stop_token_id,
+        )
+
+
+def decode_hypothesis(msg: tokens_pb2.Hypothesis) -> HypothesisText:
+    return HypothesisText(
+        msg.text,
+        tuple(msg.token_ids),
+        msg.score,
+        msg.stop_token_id if msg.HasField("stop_token_id") else None,
+    )
+
+
+def encode_logprob(logprob: TokenLogprob) -> tokens_pb2.TokenLogprob:
+    return tokens_pb2.TokenLogprob(
+        token_id=logprob.token_id,
+        token=logprob.token,
+        token_bytes=logprob.token_bytes,
+        logprob=logprob.logprob,
+        top=map(encode_logprob, logprob.top),
+        text_offset=logprob.text_offset,
+        rank=logprob.rank,
+    )
+
+
+def decode_logprob(msg: tokens_pb2.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(
+        msg.token_id,
+        msg.token,
+        msg.token_bytes,
+        msg.logprob,
+        tuple(map(decode_logprob, msg.top)),
+        msg.text_offset,
+        msg.rank,
+    )
