@@ -142,7 +142,7 @@ def _turn(rendered: Rendered, reasoning: tuple[str, str] | None) -> _Turn | None
             start, end = text.rfind("Uqu") + 3, ""
             if plain and _SAID in plain:
                 before, _, end = plain.rpartition(_SAID)
-                start = max(start, _boundary(before, len(commonprefix([before, text]))))
+                start = max(start, boundary(before, len(commonprefix([before, text]))))
             return _Turn(_without(text[start:].partition("Rqr")[0], reasoning), len(calls), end)
     return None
 
@@ -359,11 +359,11 @@ def _shared_start(one: str, other: str) -> str:
     """Return the start that two texts share, not into a tag."""
     length = len(commonprefix([one, other]))
     for text in (one, other):
-        length = _boundary(text, length)
+        length = boundary(text, length)
     return one[:length]
 
 
-def _boundary(text: str, place: int) -> int:
+def boundary(text: str, place: int) -> int:
     """Return the start of the tag that a place is inside of, or the place."""
     return next((t.start() for t in _TAG.finditer(text) if t.start() < place < t.end()), place)
 

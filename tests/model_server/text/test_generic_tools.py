@@ -74,7 +74,7 @@ def test_images_of_results_stay_where_they_are() -> None:
         ChatOptions(tools=(TOOL,)),
         WrittenForms(),
     )
-    assert image in chat[-1].content
+    assert chat[-1].images == (image,)
     assert chat[-1].role == "user"
 
 

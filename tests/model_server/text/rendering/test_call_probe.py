@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from model_server.text.rendering.call_probe import learnt, takes_system
 from model_server.text.rendering.frames import TemplateParts
-from model_server.text.rendering.worker import _KnownTemplate
+from model_server.text.rendering.worker import KnownTemplate
 from sax.call_form import FUNCTIONS_ID, HERMES, ID, INDEX, NAME, Arguments, CallForm, IdForm
 from tests.each_case import each_case
 
@@ -15,9 +15,9 @@ TURNS = (
 )
 
 
-def template(calls: str) -> _KnownTemplate:
+def template(calls: str) -> KnownTemplate:
     body = f"{{% if m.tool_calls %}}{calls}{{% endif %}}"
-    return _KnownTemplate(TemplateParts(TURNS.replace("CALLS", body), "", "", ()))
+    return KnownTemplate(TemplateParts(TURNS.replace("CALLS", body), "", "", ()))
 
 
 def each(call: str, between: str = "") -> str:
@@ -59,7 +59,7 @@ PAIRS = (
     ("{{ m.tool_calls | length }} calls", None),
 ])  # fmt: skip
 def test_the_form_of_calls_is_found(calls: str, form: CallForm | None) -> None:
-    assert learnt(template(calls)._tried)[0] == form
+    assert learnt(template(calls).tried)[0] == form
 
 
 def test_ids_that_a_template_refuses_are_short() -> None:
@@ -81,10 +81,10 @@ def test_the_marks_around_reasoning_are_found(
     content: str, thoughts: tuple[str, str] | None
 ) -> None:
     source = TURNS.replace("{{ m.content or '' }}CALLS", content)
-    assert learnt(_KnownTemplate(TemplateParts(source, "", "", ()))._tried)[1] == thoughts
+    assert learnt(KnownTemplate(TemplateParts(source, "", "", ())).tried)[1] == thoughts
 
 
 def test_a_template_that_leaves_out_system_messages_is_told_apart() -> None:
     silent = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
     for source, takes in ((TURNS, True), (silent, False)):
-        assert takes_system(_KnownTemplate(TemplateParts(source, "", "", ()))._tried) is takes
+        assert takes_system(KnownTemplate(TemplateParts(source, "", "", ())).tried) is takes
