@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from http_gateway.access.record import RequestRecord
 from http_gateway.openai.events import ChatEvents
 from http_gateway.openai.reply import Head, Transcript, chat_body, usage_of
 from http_gateway.openai.shape import Shape
@@ -197,12 +196,3 @@ def test_each_hypothesis_of_a_beam_search_is_divided() -> None:
         "reasoning_content": "No.",
         "reasoning": "No.",
     }
-
-
-def test_an_answer_in_saxs_own_form_is_told_of_in_the_requests_record() -> None:
-    for generic in (True, False):
-        record = RequestRecord()
-        record.enter()
-        told = AnswerFormat("hermes", generic=generic)
-        Transcript(shape=SHAPE).add(TokenChunk("x", answer_format=told))
-        assert record.generic_tools is generic

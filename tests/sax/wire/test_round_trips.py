@@ -226,7 +226,18 @@ OPTIONS = st.builds(
     continue_final_message=st.booleans(),
     divided=st.booleans(),
 )
-FORMATS = st.none() | st.builds(AnswerFormat, TEXT, TEXT, st.booleans())
+FORMATS = st.none() | st.builds(
+    AnswerFormat,
+    TEXT,
+    TEXT,
+    st.booleans(),
+    st.none() | st.sampled_from([HERMES, LFM2]) | st.builds(CallForm, TEXT, TEXT, pair=TEXT),
+    st.dictionaries(
+        TEXT, st.dictionaries(TEXT, st.lists(TEXT, max_size=2), max_size=2), max_size=2
+    ),
+    st.none() | st.tuples(TEXT, TEXT.filter(bool)),
+    st.booleans(),
+)
 REQUESTS = st.builds(
     GenerateRequest,
     model_id=TEXT,
