@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sax.activity import Activity
+from sax.call_form import HERMES, LFM2, CallForm
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.passes import Classified, Embedded, Gradients, PairScores
