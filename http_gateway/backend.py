@@ -103,6 +103,8 @@ class Backend:
         def note(chunk: TokenChunk) -> None:
             if chunk.queue_s:
                 record.queue_s = max(record.queue_s or 0.0, chunk.queue_s)
+            if chunk.answer_format is not None and chunk.answer_format.generic:
+                record.generic_tools = True
             sink(chunk)
 
         if record.span is None:

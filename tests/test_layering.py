@@ -153,6 +153,7 @@ LADDERS: dict[str, list[str]] = {
         "types.py",
         "passes.py",
         "chat.py",
+        "call_form.py",
         "speech",
         "fields",
         "storage",

@@ -38,7 +38,7 @@ def _head(named: str, field: str) -> list[str]:
     ]
 
 
-class _Keys(NamedTuple):
+class _CallKeys(NamedTuple):
     """Patterns of a call's beginning under the keys that it may have."""
 
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class _Keys(NamedTuple):
 
 
 @cache
-def _keys(name_key: str, arguments_key: str) -> _Keys:
+def _keys(name_key: str, arguments_key: str) -> _CallKeys:
     names = tuple(dict.fromkeys((name_key, "name")))
     arguments = tuple(dict.fromkeys((arguments_key, *_ARGUMENTS)))
     either, fields = ("|".join(map(re.escape, each)) for each in (names, arguments))
@@ -57,7 +57,7 @@ def _keys(name_key: str, arguments_key: str) -> _Keys:
         rf'"(?:{fields})"{_BLANK}:{_BLANK}(?=\{{)'
     )
     begun = (re.compile(_beginnings(_head(name, field))) for name in names for field in arguments)
-    return _Keys(names, arguments, head, tuple(begun))
+    return _CallKeys(names, arguments, head, tuple(begun))
 
 
 def call_object(

@@ -88,7 +88,7 @@ def _calls(
 def _read_with(form: CallForm) -> str:
     """Return what of the tail is read with the arguments."""
     if form.arguments == Arguments.OBJECT:
-        return re.match(r"[\s}]*", form.tail)[0]  # pyright: ignore[reportOptionalSubscript]
+        return form.tail[: len(form.tail) - len(form.tail.lstrip(" \n\t}"))]
     return ")" if form.arguments == Arguments.PYTHON else ""
 
 

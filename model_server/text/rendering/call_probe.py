@@ -142,7 +142,7 @@ def _turn(rendered: Rendered, reasoning: tuple[str, str] | None) -> _Turn | None
             start, end = text.rfind("Uqu") + 3, ""
             if plain and _SAID in plain:
                 before, _, end = plain.rpartition(_SAID)
-                start = max(start, _boundary(before, len(commonprefix([before, text]))))
+                start = max(start, boundary(before, len(commonprefix([before, text]))))
             return _Turn(_without(text[start:].partition("Rqr")[0], reasoning), len(calls), end)
     return None
 
@@ -159,7 +159,7 @@ def _without(text: str, reasoning: tuple[str, str] | None) -> str:
 # --- arguments ---
 
 
-class _Body(NamedTuple):
+class _FoundCall(NamedTuple):
     """The name and arguments of the first call: their places, and what the arguments tell."""
 
     name: int
@@ -168,7 +168,7 @@ class _Body(NamedTuple):
     form: CallForm
 
 
-def _body(text: str, name: str, call: ToolCall, values: Mapping[str, Any]) -> _Body | None:
+def _body(text: str, name: str, call: ToolCall, values: Mapping[str, Any]) -> _FoundCall | None:
     keys = list(values)
     key = text.find(keys[0])
     named = text.rfind(name, 0, key) if key >= 0 else -1
@@ -181,7 +181,7 @@ def _body(text: str, name: str, call: ToolCall, values: Mapping[str, Any]) -> _B
         with suppress(ValueError):
             value, end = json.JSONDecoder().raw_decode(text, place)
             if value == values:
-                return _Body(named, text[behind:place], end, CallForm(Arguments.JSON))
+                return _FoundCall(named, text[behind:place], end, CallForm(Arguments.JSON))
     return _pairs(text, named, behind, values)
 
 
@@ -192,7 +192,7 @@ def _places(text: str, mark: str, start: int, end: int) -> Iterator[int]:
         place = text.find(mark, place + 1, end)
 
 
-def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _Body | None:
+def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _FoundCall | None:
     first, second, last = "kqa", "kqb", "kqg"
     key = text.find(first, behind)
     value = text.find("Vqa", key)
@@ -207,21 +207,21 @@ def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _Bo
     if colon.startswith(":") and colon[1:] and gap.startswith(colon[1:]) and head.endswith("{"):
         end = text.find("}", last_value) + 1
         form = CallForm(Arguments.LOOSE, quote=colon[1:])
-        return _Body(named, head.removesuffix("{"), end, form)
+        return _FoundCall(named, head.removesuffix("{"), end, form)
     if first in gap:
         return None
     return _marked(text, named, head, gap, rest, last_value + 3)
 
 
-def _python(text: str, named: int, head: str, end: int, colon: str, gap: str) -> _Body:
+def _python(text: str, named: int, head: str, end: int, colon: str, gap: str) -> _FoundCall:
     words, quote = "True" in text, colon.strip()[1:]
     end += len(quote)
     comma = gap.removeprefix(quote)
     form = CallForm(Arguments.PYTHON, python_words=words, comma=comma if comma == "," else ", ")
-    return _Body(named, head, end, form)
+    return _FoundCall(named, head, end, form)
 
 
-def _marked(text: str, named: int, head: str, gap: str, rest: str, end: int) -> _Body | None:
+def _marked(text: str, named: int, head: str, gap: str, rest: str, end: int) -> _FoundCall | None:
     pair = _shared_end(head, gap)
     gap = gap.removesuffix(pair) if pair else gap
     close = _shared_start(gap, rest)
@@ -242,7 +242,7 @@ def _marked(text: str, named: int, head: str, gap: str, rest: str, end: int) -> 
         quoted=quoted,
         python_words="True" in text or "['" in text or "'Vqe'" in text,
     )
-    return _Body(named, head.removesuffix(pair), end + len(close) + quoted, form)
+    return _FoundCall(named, head.removesuffix(pair), end + len(close) + quoted, form)
 
 
 def _colons(text: str, start: int) -> dict[str, str]:
@@ -264,7 +264,7 @@ def _colons(text: str, start: int) -> dict[str, str]:
 # --- around the arguments ---
 
 
-def _whole(turn: _Turn, body: _Body) -> CallForm | None:
+def _whole(turn: _Turn, body: _FoundCall) -> CallForm | None:
     """Return the form with the texts around its calls."""
     text = turn.text
     opening = text[: body.name]
@@ -300,7 +300,7 @@ def _whole(turn: _Turn, body: _Body) -> CallForm | None:
     )
 
 
-def _second(text: str, body: _Body, only_id: bool) -> tuple[str, str, str] | None:
+def _second(text: str, body: _FoundCall, only_id: bool) -> tuple[str, str, str] | None:
     """Return what stands between the arguments of the first call and the name of the second,
     between that and its arguments, and behind them."""
     key = text.find("kqx", body.end)
@@ -327,7 +327,7 @@ def _second(text: str, body: _Body, only_id: bool) -> tuple[str, str, str] | Non
     return gap, neck, text[behind:]
 
 
-def _head(before: str, only_id: bool, body: _Body) -> str:
+def _head(before: str, only_id: bool, body: _FoundCall) -> str:
     if only_id:
         return before + FUNCTIONS_ID + body.head
     return before + NAME + body.head.replace(_FIRST, NAME).replace(_CALLS[0].id, ID)
@@ -359,11 +359,11 @@ def _shared_start(one: str, other: str) -> str:
     """Return the start that two texts share, not into a tag."""
     length = len(commonprefix([one, other]))
     for text in (one, other):
-        length = _boundary(text, length)
+        length = boundary(text, length)
     return one[:length]
 
 
-def _boundary(text: str, place: int) -> int:
+def boundary(text: str, place: int) -> int:
     """Return the start of the tag that a place is inside of, or the place."""
     return next((t.start() for t in _TAG.finditer(text) if t.start() < place < t.end()), place)
 
@@ -381,7 +381,7 @@ def _end_of_turn(text: str, end: str) -> int:
     return len(text)
 
 
-_PIECE = re.compile(r"<[^<>]*>|\[[A-Z][A-Z_]*\]|\[|\]|```\w*")
+_PIECE = re.compile(r"<[^<>]*>|\[/?[A-Z][A-Z_]*\]|\[|\]|```\w*")
 
 
 def _ended(text: str, begin: str) -> str:

@@ -151,7 +151,7 @@ _KEPT = 1 << 21  # characters of the templates that stay compiled
 _UNKNOWN = Answer("unknown")
 
 
-class _KnownTemplate:
+class KnownTemplate:
     def __init__(self, parts: TemplateParts) -> None:
         self.size = parts.size
         self._learning = False  # ids are given as they are
@@ -181,7 +181,7 @@ class _KnownTemplate:
     @cached_property
     def learnt(self) -> WrittenForms:
         """The forms of calls and reasoning that the template writes."""
-        return WrittenForms(*learnt(self._tried), takes_system(self._tried))
+        return WrittenForms(*learnt(self.tried), takes_system(self.tried))
 
     @property
     def _ids(self) -> str:
@@ -190,7 +190,7 @@ class _KnownTemplate:
             return IdForm.ANY
         return IdForm.ANY if self.learnt.calls is None else self.learnt.calls.ids
 
-    def _tried(self, chat: tuple[Message, ...], options: ChatOptions) -> str | None:
+    def tried(self, chat: tuple[Message, ...], options: ChatOptions) -> str | None:
         self._learning = True
         try:
             return self.render(chat, options)
@@ -210,7 +210,7 @@ class Templates:
     """The templates compiled last, by key."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, _KnownTemplate] = OrderedDict()
+        self._known: OrderedDict[bytes, KnownTemplate] = OrderedDict()
 
     def answer(self, ask: Ask) -> Answer:
         try:
@@ -231,11 +231,11 @@ class Templates:
         except MemoryError:
             return Answer("runaway", f"needs more than {MEMORY >> 20} MiB; send a shorter chat")
 
-    def _template(self, ask: Ask) -> _KnownTemplate | None:
+    def _template(self, ask: Ask) -> KnownTemplate | None:
         if found := self._known.get(ask.key):
             self._known.move_to_end(ask.key)
         elif ask.parts is not None:
-            found = self._known[ask.key] = _KnownTemplate(ask.parts)
+            found = self._known[ask.key] = KnownTemplate(ask.parts)
             while len(self._known) > 1 and sum(t.size for t in self._known.values()) > _KEPT:
                 self._known.popitem(last=False)
         return found

@@ -133,5 +133,3 @@ def test_errors_are_those_that_the_client_knows(sdk: anthropic.Anthropic) -> Non
     with pytest.raises(anthropic.BadRequestError, match="thinking is not supported") as refused:
         ask(sdk, model=SMOLLM2, thinking={"type": "enabled", "budget_tokens": 4})
     assert refused.value.request_id
-    with pytest.raises(anthropic.BadRequestError, match="tools are not supported"):
-        ask(sdk, model=SMOLLM2, tools=TOOLS)

@@ -113,18 +113,37 @@ def test_what_a_model_does_not_take_is_refused_by_name(sdk: openai.OpenAI) -> No
     forced = {"tools": TOOLS, "tool_choice": NAMED, "extra_body": {"ignore_eos": True}}
     told: list[str | None] = []
     for fields in (
-        {"model": SMOLLM2, "tools": TOOLS},
         mood,
         forced,
     ):
         with pytest.raises(openai.BadRequestError) as refused:
             ask(sdk, **fields)
         told.append(refused.value.param)
-    assert told == ["tools", "chat_template_kwargs.mood", "ignore_eos"]
+    assert told == ["chat_template_kwargs.mood", "ignore_eos"]
 
 
 def test_a_model_whose_template_has_no_tools_answers_when_none_may_be_called(
     sdk: openai.OpenAI,
 ) -> None:
     answer = ask(sdk, model=SMOLLM2, tools=TOOLS, tool_choice="none", max_tokens=4)
+    assert answer.choices[0].message.content
+
+
+def test_a_model_whose_template_has_no_tools_calls_them_in_saxs_own_form(
+    sdk: openai.OpenAI,
+) -> None:
+    fields = {"tools": TOOLS, "tool_choice": NAMED, "parallel_tool_calls": False}
+    raw = sdk.chat.completions.with_raw_response.create(
+        model=SMOLLM2, messages=ASKED, temperature=0, max_tokens=120, **fields
+    )
+    assert raw.headers["x-sax-tools"] == "generic"
+    ((name, arguments),) = calls_of(raw.parse())
+    assert name == "get_weather"
+    jsonschema.validate(arguments, WEATHER)
+    message = raw.parse().choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny, 20 C"}
+    turns = [*ASKED, message.model_dump(exclude_none=True), result]
+    answer = sdk.chat.completions.create(
+        model=SMOLLM2, messages=turns, tools=TOOLS, temperature=0, max_tokens=16
+    )
     assert answer.choices[0].message.content

@@ -21,6 +21,7 @@ from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
 from sax.errors import ReplicaLost
+from sax.types import AnswerFormat, TokenChunk
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 from tests.http_gateway.test_app import WAIT_S, drop_after
@@ -76,6 +77,18 @@ async def test_the_line_tells_how_long_the_answer_waited_and_so_does_the_reply(
     (line,) = lines()
     assert line["queue_s"] == 1.25
     assert answer.headers["x-sax-queue-seconds"] == "1.2500"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_reply_says_if_the_model_calls_tools_in_saxs_own_form(
+    http: httpx.AsyncClient, cell: FakeCell, stream: bool
+) -> None:
+    body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    for generic in (True, False):
+        told = AnswerFormat("hermes", generic=generic)
+        cell.said = (TokenChunk("So", (1,), finish_reason="stop", seed=1, answer_format=told),)
+        answer = await http.post("/v1/chat/completions", json=body)
+        assert answer.headers.get("x-sax-tools") == ("generic" if generic else None)
 
 
 async def test_the_line_of_a_known_caller_has_its_name_and_of_a_stranger_its_address(

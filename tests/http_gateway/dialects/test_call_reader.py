@@ -86,7 +86,7 @@ def conversations(draw: st.DrawFn, form: CallForm) -> tuple[list[Call], str, lis
     most = 1 if form.one else 3
     # A name has the same parameters in all calls of it.
     names = draw(st.lists(st.sampled_from(TOOLS), min_size=1, max_size=most, unique=True))
-    calls = [(name, draw(arguments_in(form))) for name in names]
+    calls: list[Call] = [(name, draw(arguments_in(form))) for name in names]
     text = written(form, calls)
     if form.mark and draw(st.booleans()):
         text = f"Let me see: {{1}} < 2. {text.lstrip()}"
@@ -124,7 +124,8 @@ def test_two_thousand_random_calls_are_read_back(family: str) -> None:
 
 
 def test_a_long_text_between_marks_is_streamed_as_it_comes() -> None:
-    form, calls = form_of("qwen3-coder"), [("f", {"code": "word " * 100})]
+    form = form_of("qwen3-coder")
+    calls: list[Call] = [("f", {"code": "word " * 100})]
     text = written(form, calls)
     seen = parsed([text[: len(text) // 2]], told(form, calls))
     assert len(seen.calls[0][1]) > len(text) // 2 - 100
@@ -167,7 +168,8 @@ def test_bare_values_have_the_type_that_the_schema_gives(
 
 
 def test_kimis_ids_have_the_name_and_the_number_of_the_call() -> None:
-    form, calls = form_of("kimi-k2"), [("add", {}), ("f", {"a": 1})]
+    form = form_of("kimi-k2")
+    calls: list[Call] = [("add", {}), ("f", {"a": 1})]
     ids: list[str] = []
     made = parsed([written(form, calls)], told(form, calls), ids=ids)
     assert values(made.calls) == calls

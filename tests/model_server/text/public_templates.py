@@ -15,10 +15,10 @@ from http_gateway.dialects.answer_parser import AnswerParser
 from model_server.grammars.call_format import call_format
 from model_server.grammars.constraint import Constraint
 from model_server.text.dialect import AnswerDialect, dialect_of, kinds_of
-from model_server.text.rendering.call_probe import _boundary
+from model_server.text.rendering.call_probe import boundary
 from model_server.text.rendering.frames import TemplateParts
 from model_server.text.rendering.sandbox import RefusedChat
-from model_server.text.rendering.worker import _KnownTemplate
+from model_server.text.rendering.worker import KnownTemplate
 from sax.chat import AnswerFormat, ChatOptions, Message, ReasoningParser, Tool, ToolCall
 from tests.http_gateway.dialects.texts import joined
 from tests.model_server.grammars.test_compiler import tokenizer
@@ -51,7 +51,7 @@ _OPTIONS = ChatOptions(tools=TOOLS, add_generation_prompt=False)
 class PublicTemplate:
     def __init__(self, source: str, control_tokens: tuple[str, ...] = ()) -> None:
         """Raises BrokenTemplate."""
-        self._known = _KnownTemplate(TemplateParts(source, "<BOS>", "<EOS>", control_tokens))
+        self._known = KnownTemplate(TemplateParts(source, "<BOS>", "<EOS>", control_tokens))
         self._source = source
 
     @cached_property
@@ -64,7 +64,7 @@ class PublicTemplate:
         """The calls of the conversation. Lists are left out where Python's words are written: as
         many templates write them in Python, too, which no grammar has."""
         form = self.dialect.calls
-        python = form is not None and form.python_words and form.arguments == "pairs"
+        python = form is not None and form.python_words and form.arguments != "loose"
         first = PLAIN if python else FIRST
         calls = (("get_weather", first), ("now", SECOND))
         return calls[:1] if form is None or form.one else calls
@@ -81,8 +81,8 @@ class PublicTemplate:
         text = self._rendered(called) or self._rendered((*called, *results))
         if text is None:
             return None
-        same = _boundary(plain, len(commonprefix([plain.partition("Cqc")[0], text])))
-        start = max(text.rfind("Hello?") + 6, _boundary(text, same))
+        same = boundary(plain, len(commonprefix([plain.partition("Cqc")[0], text])))
+        start = max(text.rfind("Hello?") + 6, boundary(text, same))
         opens, closes = map(re.escape, self.dialect.thoughts)
         made = re.sub(r"\A<\|(\w+)_start\|><\|\1_end\|>", "", text[start:].partition("Rqr")[0])
         return re.sub(rf"\A\s*(?:(?:{opens})?\s*{closes}\s*)", "", made)

@@ -197,6 +197,6 @@ def test_the_dialect_of_a_template_that_writes_no_calls_is_told_from_its_words()
         assert (made.tools, made.reasoning, made.calls) == told, source
     nothing = dialect_of("tools <tool_call><think>", tools="none", reasoning="none")
     assert nothing == AnswerDialect()
-    assert dialect_of("", tools="hermes", reasoning="think") == AnswerDialect(
+    assert dialect_of("tools", tools="hermes", reasoning="think") == AnswerDialect(
         ToolParser.HERMES, ReasoningParser.THINK, HERMES
     )

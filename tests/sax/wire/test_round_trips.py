@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sax.activity import Activity
+from sax.call_form import HERMES, LFM2, CallForm
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.passes import Classified, Embedded, Gradients, PairScores
@@ -226,7 +227,18 @@ OPTIONS = st.builds(
     continue_final_message=st.booleans(),
     divided=st.booleans(),
 )
-FORMATS = st.none() | st.builds(AnswerFormat, TEXT, TEXT, st.booleans())
+FORMATS = st.none() | st.builds(
+    AnswerFormat,
+    TEXT,
+    TEXT,
+    st.booleans(),
+    st.none() | st.sampled_from([HERMES, LFM2]) | st.builds(CallForm, TEXT, TEXT, pair=TEXT),
+    st.dictionaries(
+        TEXT, st.dictionaries(TEXT, st.lists(TEXT, max_size=2), max_size=2), max_size=2
+    ),
+    st.none() | st.tuples(TEXT, TEXT.filter(bool)),
+    st.booleans(),
+)
 REQUESTS = st.builds(
     GenerateRequest,
     model_id=TEXT,
