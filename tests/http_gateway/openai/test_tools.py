@@ -69,7 +69,7 @@ def test_a_last_message_may_be_continued() -> None:
      "tools[0].function.description"),
     ({"tools": [{"function": {"name": "f", "parameters": {"a": "x" * 70_000}}}]},
      "tools[0].function.parameters"),
-    ({"tools": [WEATHER] * 129}, "tools"),
+    ({"tools": [WEATHER] * 513}, "tools"),
     ({"tools": [{"function": {"name": f"f{n}", "parameters": {"a": "x" * 60_000}}}
                 for n in range(20)]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
