@@ -227,7 +227,7 @@ class MessageRequest(AnthropicFields):
     def shape(self) -> Shape:
         chat = self.options
         return Shape(
-            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            tools=chat.callable_tools,
             parallel_calls=chat.parallel_tool_calls,
             include_reasoning=self.thoughts.kind != "disabled",
         )

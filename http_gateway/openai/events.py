@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.openai.divided_text import Delta, deltas_of, finish_of, parser_of
+from http_gateway.openai.divided_text import Delta, Deltas, finish_of, parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.reply import Head, Usage, usage_of
 from http_gateway.openai.shape import Shape
@@ -95,13 +95,14 @@ class ChatEvents(Events):
         self._content_suffix = b"}" + self._suffix
         self._opened = False
         self._parser: AnswerParser | None = None  # None: the text is all content
+        self._deltas = Deltas(shape)
 
     def __call__(self, chunk: TokenChunk) -> bytes:
         if not self._seen(chunk):
             return b"".join(self._rare(chunk))
         if self._parser is None:
             return self._prefix + _encode(chunk.text) + self._content_suffix if chunk.text else b""
-        deltas = deltas_of(self._parser.push(chunk.text), self._shape)
+        deltas = self._deltas.of(self._parser.push(chunk.text))
         return b"".join(self._delta + _encode(delta) + self._suffix for delta in deltas)
 
     def _rare(self, chunk: TokenChunk) -> list[bytes]:
@@ -128,7 +129,7 @@ class ChatEvents(Events):
         if self._parser is not None:
             parts = self._parser.push(chunk.text)
             parts += self._parser.finish() if chunk.finish_reason else []
-            deltas = [*deltas_of(parts, self._shape)]
+            deltas = [*self._deltas.of(parts)]
         if not deltas and (chunk.logprobs or (self._shape.token_ids and chunk.token_ids)):
             deltas = [{"content": ""}]
         logprobs = chat_logprobs(chunk.logprobs, self._shape) if chunk.logprobs else None

@@ -22,7 +22,7 @@ from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
 from sax.errors import InvalidRequest
-from sax.fields.sampling import DEVICE_FIELDS
+from sax.fields.sampling import DEVICE_FIELDS, UNCHANGED
 from sax.types import AnswerSoFar, GenerateRequest, ReplyOptions, SamplingParams
 
 _PLAIN = ReplyOptions()
@@ -144,8 +144,11 @@ def _device_sampling(
             "another token",
             param="allowed_token_ids",
         )
+    device = {name: getattr(sampling, name) for name in DEVICE_FIELDS}
+    if not sampling.top_p:  # a nucleus of one token
+        device |= {"top_p": UNCHANGED.top_p, "temperature": 0.0}
     return Sampling(
-        **{name: getattr(sampling, name) for name in DEVICE_FIELDS},
+        **device,
         seed=secrets.randbits(_DRAWN_BITS) if sampling.seed is None else sampling.seed,
         logprobs=sampling.logprobs or 0,
         logit_bias=tuple(sampling.logit_bias.items()),

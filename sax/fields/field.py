@@ -19,6 +19,7 @@ class RequestRoute(StrEnum):
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
     RESPONSES = "/v1/responses"
+    CONVERSATIONS = "/v1/conversations"
     FILES = "/v1/files"
     BATCHES = "/v1/batches"
     MESSAGES = "/v1/messages"

@@ -163,6 +163,7 @@ _QUESTIONS = (
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
     _text("messages.reasoning_content", TEXT_BYTES, RequestRoute.CHAT),
+    _text("messages.refusal", TEXT_BYTES, *_RENDERED),
     _many("messages.tool_calls", Kind.OBJECTS, *_CHATS, count=TOOLS),
     _text("messages.tool_calls.id", LABEL_BYTES, *_CHATS),
     _text("messages.tool_calls.name", TOOL_NAME_BYTES, *_CHATS),
@@ -242,21 +243,37 @@ _RESPONSES = (
         bytes=TEXT_BYTES,
         values=8,
     ),
+    # 512: parts of an item
+    RequestField(
+        name="items",
+        kind=Kind.MESSAGES,
+        routes=(RequestRoute.CONVERSATIONS,),
+        count=20,  # OpenAI's own limit
+        bytes=TEXT_BYTES,
+        values=512,
+    ),
+    _many("conversation", Kind.MAP, RequestRoute.RESPONSES, count=1, bytes=LABEL_BYTES),
     _text("input.role", 64, RequestRoute.RESPONSES),
     # A text, or a list of parts
     _many("input.content", Kind.TEXTS, RequestRoute.RESPONSES, count=1024, bytes=TEXT_BYTES),
     _text("input.content.image_url", _BASE64_IMAGE, RequestRoute.RESPONSES),
     _text("input.id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
+    _text("input.reason", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
     _text("input.arguments", TEXT_BYTES, RequestRoute.RESPONSES),
+    _text("input.encrypted_content", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("instructions", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("previous_response_id", LABEL_BYTES, RequestRoute.RESPONSES),
     # 1024: values of a format with its schema
     _many("text", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=SCHEMA_BYTES, values=1024),
     _many("reasoning", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=64),
+    # Of Codex: what its turns are called
+    _many("client_metadata", Kind.MAP, RequestRoute.RESPONSES, count=64, bytes=16 << 10, values=2),
     _many("include", Kind.TEXTS, RequestRoute.RESPONSES, count=16, bytes=128),
     _flag("store", RequestRoute.RESPONSES),
+    _flag("background", RequestRoute.RESPONSES),
+    _integer("max_tool_calls", 1, _INT32, RequestRoute.RESPONSES),
 )
 
 
@@ -298,8 +315,10 @@ _TOOLS = (
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
-    # A word, or an object that names a function
-    _many("tool_choice", Kind.MAP, *_CALLERS, count=2, bytes=TOOL_NAME_BYTES, values=4),
+    _many("tools.headers", Kind.MAP, RequestRoute.RESPONSES, count=16, bytes=8 << 10),
+    # A word, or an object that names a tool, or the tools that are allowed
+    _many("tool_choice", Kind.MAP, *_CALLERS, count=TOOLS, bytes=TOOL_NAME_BYTES, values=4),
+    _many("allowed_tools", Kind.TEXTS, *_TEMPLATED, count=TOOLS, bytes=TOOL_NAME_BYTES),
     _text("tool_choice", TOOL_NAME_BYTES, *_TEMPLATED),
     _text("tool_name", TOOL_NAME_BYTES, *_TEMPLATED),
     _flag("parallel_tool_calls", *_CALLERS),
@@ -351,8 +370,18 @@ _LABELS = (
     _text("user", LABEL_BYTES, *_V1, *_TOKENS),
     _text("safety_identifier", LABEL_BYTES, *_V1, *_TOKENS),
     _text("prompt_cache_key", LABEL_BYTES, *_GENERATED),
+    _text("prompt_cache_retention", 64, *_CALLERS),
+    _many("prompt_cache_options", Kind.MAP, *_CALLERS, count=8, bytes=LABEL_BYTES, values=4),
+    # 64: parts of a text, each with its type
+    _many("prediction", Kind.MAP, RequestRoute.CHAT, count=8, bytes=TEXT_BYTES, values=64),
     _text("cache_salt", LABEL_BYTES, *_GENERATED, *_OURS),
-    _many("metadata", Kind.MAP, *_V1, *_TOKENS, RequestRoute.BATCHES, count=16, bytes=LABEL_BYTES),
+    _many(
+        "metadata",
+        Kind.MAP,
+        *(*_V1, *_TOKENS, RequestRoute.BATCHES, RequestRoute.CONVERSATIONS),
+        count=16,
+        bytes=LABEL_BYTES,
+    ),
     _text("request_id", LABEL_BYTES, *_OURS),
     # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
     RequestField(

@@ -92,9 +92,8 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
 @each_case(
     "fields, param",
     [
-        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"type": "mcp"}]}, "tools[0].type"),
         ({"tools": [{"function": {"name": "f", "mood": 1}}]}, "tools[0].function.mood"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
         ({"functions": [{"name": "f"}]}, "functions"),
     ],
 )
