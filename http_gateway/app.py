@@ -39,6 +39,7 @@ from http_gateway.modes import (
     Sessions,
     allow_origins,
 )
+from http_gateway.ollama.change_routes import OllamaChangeRoutes
 from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.audio.routes import AudioRoutes
@@ -114,6 +115,7 @@ def create_app(
     app.include_router(AnthropicRoutes(backend).router())
     app.include_router(OllamaRoutes(backend).router())
     app.include_router(OllamaModelRoutes(backend).router())
+    app.include_router(OllamaChangeRoutes(backend).router())
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
     limiter = Limiter()
@@ -139,8 +141,7 @@ def create_app(
     )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
 
-    if config.lenient:
-        app.add_middleware(LenientFields)
+    app.add_middleware(LenientFields, below="/" if config.lenient else "/api/")
     allow_origins(app, config.cors_origins)
 
     async def explain(request: Request, error: Exception) -> Response:

@@ -60,6 +60,7 @@ class GatewayConfig:
     access_log: str = "on"  # or "off": one line a request
     log_format: str = "text"  # or "json"
     lenient: bool = False  # unknown fields pass, named in a header, instead of being refused
+    ollama_changes: bool = False  # Ollama's pull, create, copy and delete change the cell's models
     cors_origins: str = ""  # of web pages that may call; "": none, "*": any
     media_hosts: str = ""  # hosts from which images may be fetched; "": none
     mcp_servers: str = ""  # URLs of MCP servers that responses may call; "": none

@@ -185,7 +185,13 @@ def _add_formats(parser: argparse.ArgumentParser, default: GatewayConfig) -> Non
         "--lenient",
         action="store_true",
         help="ignore unknown fields of requests and name them in the header x-sax-ignored-fields "
-        "of the reply (default: refuse them by name)",
+        "of the reply (default: refuse them by name, but on Ollama's routes)",
+    )
+    add(
+        "--ollama_changes",
+        action="store_true",
+        help="let /api/pull, create, copy and delete publish and unpublish models, with the rights "
+        "of the caller's key (default: only sax publish and its routes do)",
     )
 
 

@@ -72,11 +72,16 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorBody
 
 
+class AnthropicErrorDetails(TypedDict):
+    error_code: str
+
+
 class AnthropicErrorBody(TypedDict):
     """Fault of a request; the message names the field at fault, if one is."""
 
     type: str
     message: str
+    details: AnthropicErrorDetails
 
 
 class AnthropicError(TypedDict):
@@ -120,6 +125,7 @@ class RequestBody:
     # Field -> why other values of it are refused, or what it does
     remarks: Mapping[str, str] = field(default_factory=dict[str, str])
     rules: tuple[Schema, ...] = ()  # what fields demand of each other
+    closed: bool = True  # other fields are refused
 
     def schema(self) -> Schema:
         """Return the JSON Schema, without references."""
@@ -140,7 +146,7 @@ class RequestBody:
         for name, remark in self.remarks.items():
             said = properties[name].get("description", "")
             properties[name]["description"] = f"{said} {remark}".strip()
-        schema["additionalProperties"] = False
+        schema["additionalProperties"] = not self.closed
         return schema | ({"allOf": list(self.rules)} if self.rules else {})
 
 

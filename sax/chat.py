@@ -9,6 +9,10 @@ from enum import StrEnum
 
 import msgspec
 
+from sax.call_form import CallForm
+
+LEARNT = "learnt"  # in place of a ToolParser: as the template writes calls
+
 
 class ToolParser(StrEnum):
     """Form in which a model writes calls of tools."""
@@ -26,7 +30,7 @@ class ReasoningParser(StrEnum):
     """Form in which a model writes its reasoning."""
 
     NONE = "none"
-    THINK = "think"  # <think>...</think>
+    THINK = "think"  # <think>...</think>, or other marks that the template writes
     GPT_OSS = "gpt_oss"  # harmony's analysis channel
 
 
@@ -163,6 +167,11 @@ def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
 class AnswerFormat(msgspec.Struct, frozen=True, gc=False):
     """Forms by which the text of an answer is divided."""
 
-    tools: str = ToolParser.NONE
+    tools: str = ToolParser.NONE  # of an older gateway's parsers, the one that fits best
     reasoning: str = ReasoningParser.NONE
     reasoning_open: bool = False  # the answer begins inside the reasoning
+    calls: CallForm | None = None  # None: as `tools` says
+    # By tool and parameter, the JSON types of values, where a form writes values without quotes.
+    kinds: dict[str, dict[str, list[str]]] = {}
+    thoughts: tuple[str, str] | None = None  # around the reasoning; None: as `reasoning` says
+    generic: bool = False  # the model's template has no tools: sax told it of them

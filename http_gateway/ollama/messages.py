@@ -66,16 +66,16 @@ def _message(turn: OllamaTurn, at: str) -> Message:
 def _check_role(turn: OllamaTurn, at: str) -> None:
     """Raise InvalidRequest for a field of another role."""
     owners = {
-        "images": "user",
-        "thinking": "assistant",
-        "tool_calls": "assistant",
-        "tool_name": "tool",
-        "tool_call_id": "tool",
+        "images": ("user", "tool"),
+        "thinking": ("assistant",),
+        "tool_calls": ("assistant",),
+        "tool_name": ("tool",),
+        "tool_call_id": ("tool",),
     }
-    for name, role in owners.items():
-        if getattr(turn, name) and turn.role != role:
+    for name, roles in owners.items():
+        if getattr(turn, name) and turn.role not in roles:
             raise InvalidRequest(
-                f"{at}{name} belongs to messages of the role {role}: leave it out",
+                f"{at}{name} belongs to messages of the role {' or '.join(roles)}: leave it out",
                 param=f"{at}{name}",
             )
 

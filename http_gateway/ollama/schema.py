@@ -1,7 +1,8 @@
 """Ollama's request bodies and the treatment of each of their fields.
 
 Every documented field is either honoured, ignored because it cannot change the answer, or refused
-unless it holds a value that changes nothing. Unknown fields are refused.
+unless it holds a value that changes nothing. Unknown fields pass, as with Ollama, and a header of
+the reply names them (`http_gateway.modes`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ DURATION = r"^[-+]?(?=.*[1-9])([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ns|us|ms|[sm
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 ANSWER_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     # What does not fit the context is refused, never cut.
     "truncate": (True, False),
     "shift": (True, False),
@@ -52,12 +51,14 @@ GENERATE_UNCHANGED: dict[str, tuple[object, ...]] = {
 }
 EMBED_UNCHANGED: dict[str, tuple[object, ...]] = {"truncate": (True, False)}
 SHOW_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "verbose": (False,),
+    "verbose": (False, True),  # there is no more to tell
     "system": ("",),
     "template": ("",),
 }
 # Field that the cell may refuse -> ours that stands for it
 NAMES = {"chat_template_kwargs.enable_thinking": "think", "reasoning_effort": "think"}
+# A level is left out for a model that has none: to Ollama, too, it says only that it may think.
+HINTS = frozenset({"reasoning_effort"})
 
 
 class OllamaFields(BaseModel):
@@ -86,6 +87,10 @@ class OllamaAnswerFields(OllamaFields):
     stream: Annotated[bool, checked(_CHAT, "stream")] | None = None
     format: Annotated[str | dict[str, object], bounded(_CHAT, "format")] | None = None
     think: Annotated[bool | str, bounded(_CHAT, "think")] | None = None
+    logprobs: Annotated[bool, checked(_CHAT, "logprobs")] | None = None
+    top_logprobs: (
+        Annotated[int, ranged(_CHAT, "top_logprobs"), checked(_CHAT, "top_logprobs")] | None
+    ) = None
 
     @property
     def streamed(self) -> bool:
@@ -93,7 +98,8 @@ class OllamaAnswerFields(OllamaFields):
 
     def sampling(self) -> SamplingParams:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
-        return sampling_of(self.options, **self._constraint())
+        tops = (self.top_logprobs or 0) if self.logprobs else None
+        return sampling_of(self.options, logprobs=tops, **self._constraint())
 
     def _constraint(self) -> dict[str, Any]:
         if isinstance(self.format, dict):

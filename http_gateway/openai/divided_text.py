@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from http_gateway.access.record import RequestRecord
 from http_gateway.dialects.answer_parser import AnswerParser, divides
 from http_gateway.dialects.events import (
     AnswerEvent,
@@ -25,6 +26,8 @@ def parser_of(format: AnswerFormat | None, shape: Shape) -> AnswerParser | None:
     """Return a parser of one answer; None: its text is all content."""
     if format is None or not divides(format):
         return None
+    if format.generic:
+        RequestRecord.current().generic_tools = True
     return AnswerParser(format, shape.tools, parallel=shape.parallel_calls)
 
 

@@ -35,7 +35,7 @@ SAMPLING_COLUMNS = {
     "edits": Column("i", attrgetter("edits")),
 }
 # Of each logit row: what the choice of its token needs.
-ROW_COLUMNS = ("row_slot", "row_position", "target", *SAMPLING_COLUMNS)
+ROW_COLUMNS = ("row_slot", "row_position", "target", "draft", *SAMPLING_COLUMNS)
 # Places in the pages of window layers, if these have their own.
 WINDOW_PARTS = ("window_pages", "window_decode_tables", "window_block_tables")
 

@@ -110,6 +110,14 @@ class SequenceHooks(Generic[S]):
         """Add to the row of a chunk, which is about to be launched."""
         return row
 
+    def coming(self, sequence: S) -> tuple[int, ...]:
+        """Return the tokens that surely come next, as far as they are known."""
+        return ()
+
+    def drafts(self, sequence: S, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the first of these draft tokens, behind its last token, that may be tried."""
+        return tokens
+
     def redone(self, sequence: S) -> int:
         """Return how many of its last positions may be computed again."""
         return 0

@@ -62,6 +62,11 @@ class EngineLimits(CoreLimits, frozen=True, kw_only=True):
     # model has only one list.
     short_context: int | None = None
 
+    @property
+    def draft_rows(self) -> int:
+        """Rows of a step that may try draft tokens and need a mask each."""
+        return self.decodes if self.draft_tokens else 0
+
 
 def lane_limits(limits: EngineLimits, lanes: int) -> EngineLimits:
     """Return the limits of each lane, which together have these slots and pages or fewer."""

@@ -16,18 +16,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from model_server.engine.limits import EngineLimits
+from model_server.engine.row_drafts import RowDrafts
 from model_server.engine.slot_write import (
     BAD_WORD_TOKENS,
     MOST_BAD_WORDS,
     MOST_BIASES,
     WriteLayout,
 )
-from model_server.engine.types import (
-    ALLOWED,
-    BAD_WORDS,
-    BIASES,
-    COUNTS,
-)
+from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, GUIDED
 
 EngineParts = dict[str, tuple[int, tuple[int, ...]]]
 
@@ -43,7 +39,9 @@ class SlotState(NamedTuple):
     bias_tokens: jax.Array  # i32[B + 1, E]; V: none
     bias_values: jax.Array  # f32[B + 1, E], added to the token's logit
     bias_until: jax.Array  # i32[B + 1, E]: holds for tokens at positions before this one
-    allowed: jax.Array  # u32[B + 1, ceil(V / 32)]: a bit per token that may be chosen
+    # u32[B + 1 + N, ceil(V / 32)]: a bit per token that may be chosen. N: the rows of a step that
+    # may try draft tokens, which have masks of their own under a grammar.
+    allowed: jax.Array
     bad_words: jax.Array  # i32[B + 1, W, L]: -1 on the left: any token; V at the end: none
     recent: jax.Array  # i32[B + 1, L - 1]: last tokens of the answer, the newest last; -1: none
 
@@ -53,10 +51,15 @@ class RowEdits(NamedTuple):
 
     slot: jax.Array  # i32[R]
     position: jax.Array  # i32[R], of the token to choose
+    draft: jax.Array  # i32[R], draft token that is the row's input; -1: none
     edits: jax.Array  # i32[R]: which parts of the slot's state apply
     presence_penalty: jax.Array  # f32[R], 0: off
     frequency_penalty: jax.Array  # f32[R], 0: off
     repetition_penalty: jax.Array  # f32[R], 1: off
+
+    @property
+    def drafts(self) -> RowDrafts:
+        return RowDrafts(self.draft, self.slot, self.position)
 
 
 def state_shapes(limits: EngineLimits, vocab: int, sharding: jax.sharding.Sharding) -> SlotState:
@@ -71,17 +74,21 @@ def state_shapes(limits: EngineLimits, vocab: int, sharding: jax.sharding.Shardi
         "bad_words": (jnp.int32, MOST_BAD_WORDS, BAD_WORD_TOKENS),
         "recent": (jnp.int32, BAD_WORD_TOKENS - 1),
     }
+    rows = {"allowed": limits.slots + 1 + limits.draft_rows}
     made: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct((limits.slots + 1, *sizes), dtype, sharding=sharding)
+        name: jax.ShapeDtypeStruct(
+            (rows.get(name, limits.slots + 1), *sizes), dtype, sharding=sharding
+        )
         for name, (dtype, *sizes) in columns.items()
     }
     return SlotState(**made)
 
 
-def state_bytes(slots: int, vocab: int) -> int:
-    """Bytes of the state on each device."""
+def state_bytes(slots: int, draft_rows: int, vocab: int) -> int:
+    """Bytes of the state on each device. draft_rows: as of `EngineLimits`."""
     words = 4 * (MOST_BAD_WORDS * BAD_WORD_TOKENS + BAD_WORD_TOKENS - 1)
-    return (slots + 1) * (4 + 2 * vocab + 12 * MOST_BIASES + 4 * -(-vocab // 32) + words)
+    mask = 4 * -(-vocab // 32)
+    return (slots + 1) * (4 + 2 * vocab + 12 * MOST_BIASES + mask + words) + draft_rows * mask
 
 
 def unpack(parts: EngineParts, vector: jax.Array) -> dict[str, jax.Array]:
@@ -126,29 +133,53 @@ def write_masks(state: SlotState, masks: jax.Array) -> SlotState:
 
 
 def note_tokens(state: SlotState, rows: RowEdits, tokens: jax.Array) -> SlotState:
-    """Keep the tokens i32[R] that a step chose. A row without a slot has the scratch slot."""
-    counting = (rows.edits & COUNTS) > 0
-    held = state.counts.at[rows.slot, tokens].get(mode="promise_in_bounds")
+    """Keep the tokens i32[R] that a step chose. A row without a slot has the scratch slot.
+
+    Those behind a wrong draft token are dropped.
+    """
+    slot = rows.slot
+    held = state.counts.at[slot, tokens].get(mode="promise_in_bounds").astype(jnp.int32)
+    counting, newest = (rows.edits & COUNTS) > 0, slot
+    if _tries(state):
+        drafts, scratch = rows.drafts, state.last_tokens.shape[0] - 1
+        taken = drafts.taken(tokens)
+        held = held + _GENERATED * drafts.times(tokens, taken)
+        counting &= taken
+        newest = jnp.where(drafts.newest(taken), slot, scratch)
     step = jnp.where(counting & (held <= _MOST_COUNTED), _GENERATED, 0).astype(jnp.uint16)
     return state._replace(
-        last_tokens=state.last_tokens.at[rows.slot].set(tokens, mode="promise_in_bounds"),
-        counts=state.counts.at[rows.slot, tokens].add(step, mode="promise_in_bounds"),
-        recent=_followed(state.recent, rows, tokens),
+        last_tokens=state.last_tokens.at[newest].set(tokens, mode="promise_in_bounds"),
+        counts=state.counts.at[slot, tokens].add(step, mode="promise_in_bounds"),
+        recent=_followed(state, rows, newest, tokens),
     )
 
 
-def _followed(recent: jax.Array, rows: RowEdits, tokens: jax.Array) -> jax.Array:
-    """Return the last tokens of each slot's answer, one further where bad words are looked for."""
+def _tries(state: SlotState) -> bool:
+    """True if steps may try draft tokens."""
+    return state.allowed.shape[0] > state.last_tokens.shape[0]
+
+
+def _followed(state: SlotState, rows: RowEdits, newest: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Return the last tokens of each slot's answer, further where bad words are looked for.
+
+    newest: the slot of each row that is its last one, i32[R].
+    """
     on = (rows.edits & BAD_WORDS) > 0
 
     def follow(recent: jax.Array) -> jax.Array:
-        held = recent.at[rows.slot].get(mode="promise_in_bounds")
-        moved = jnp.concatenate([held[:, 1:], tokens[:, None]], axis=1)
-        return recent.at[rows.slot].set(
-            jnp.where(on[:, None], moved, held), mode="promise_in_bounds"
+        before = recent.at[rows.slot].get(mode="promise_in_bounds")
+        moved = jnp.concatenate([_recent(state, rows)[:, 1:], tokens[:, None]], axis=1)
+        return recent.at[newest].set(
+            jnp.where(on[:, None], moved, before), mode="promise_in_bounds"
         )
 
-    return lax.cond(jnp.any(on), follow, lambda recent: recent, recent)
+    return lax.cond(jnp.any(on), follow, lambda recent: recent, state.recent)
+
+
+def _recent(state: SlotState, rows: RowEdits) -> jax.Array:
+    """Return the last tokens before the one that each row chooses, i32[R, L - 1]."""
+    recent = state.recent.at[rows.slot].get(mode="promise_in_bounds")
+    return rows.drafts.behind(recent) if _tries(state) else recent
 
 
 def edit_logits(logits: jax.Array, state: SlotState, rows: RowEdits) -> jax.Array:
@@ -163,6 +194,8 @@ def edit_logits(logits: jax.Array, state: SlotState, rows: RowEdits) -> jax.Arra
 def _penalised(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
     """Repetition first, then frequency and presence, as OpenAI and vLLM define them."""
     counts = state.counts.at[rows.slot].get(mode="promise_in_bounds").astype(jnp.int32)
+    if _tries(state):
+        counts = rows.drafts.counted(counts, _GENERATED, 0xFFFF)
     counts = jnp.where(on[:, None], counts, 0)
     generated = (counts // _GENERATED).astype(jnp.float32)
     repetition = jnp.where(counts > 0, rows.repetition_penalty[:, None], 1.0)
@@ -182,7 +215,12 @@ def _biased(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) 
 
 
 def _restricted(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
-    words = state.allowed.at[rows.slot].get(mode="promise_in_bounds")
+    place = rows.slot
+    if _tries(state):
+        # Decodes are the first rows, so the number of each is that of its own mask.
+        own = state.last_tokens.shape[0] + jnp.arange(place.shape[0], dtype=jnp.int32)
+        place = jnp.where((rows.draft >= 0) & ((rows.edits & GUIDED) > 0), own, place)
+    words = state.allowed.at[place].get(mode="promise_in_bounds")
     bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None, :]) & 1
     bits = bits.reshape(words.shape[0], -1)[:, : logits.shape[1]]
     return jnp.where((bits > 0) | ~on[:, None], logits, -jnp.inf)
@@ -191,7 +229,7 @@ def _restricted(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Arr
 def _barred(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
     """Forbid the last token of every bad word whose others are the answer's last tokens."""
     words = state.bad_words.at[rows.slot].get(mode="promise_in_bounds")  # i32[R, W, L]
-    recent = state.recent.at[rows.slot].get(mode="promise_in_bounds")  # i32[R, L - 1]
+    recent = _recent(state, rows)
     before, last = words[:, :, :-1], words[:, :, -1]
     met = on[:, None] & ((before < 0) | (before == recent[:, None, :])).all(-1)
     row = lax.broadcasted_iota(jnp.int32, last.shape, 0)

@@ -46,6 +46,7 @@ class StepArrays:
         views["decode_slots"].fill(self._limits.slots)  # the scratch slot
         views["row_slot"].fill(self._limits.slots)
         views["target"].fill(-1)
+        views["draft"].fill(-1)
         for name, padding in zip(SAMPLING_COLUMNS, _PADDING, strict=True):
             if padding:
                 views[name].fill(padding)
@@ -113,6 +114,9 @@ class StepArrays:
                 np.arange(count), starts // self._limits.page_size
             ]
         views["row_index"][:count] = np.arange(count)
+        # A draft token is tried right behind another row of its sequence.
+        tried = np.flatnonzero(slots[1:] == slots[:-1]) + 1
+        views["draft"][tried] = views["tokens"][tried]
         self._pack_samplings(views, slice(0, count), slots, starts + 1)
 
     def _pack_prefill(

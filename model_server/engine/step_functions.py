@@ -180,7 +180,8 @@ def _column(step: dict[str, jax.Array], name: str) -> jax.Array:
 
 def _row_edits(step: dict[str, jax.Array]) -> RowEdits:
     slot, position = step["row_slot"], step["row_position"]
-    return RowEdits(slot=slot, position=position, **_columns(step, RowEdits))
+    draft = step["draft"]
+    return RowEdits(slot=slot, position=position, draft=draft, **_columns(step, RowEdits))
 
 
 def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:

@@ -16,7 +16,7 @@ import msgspec
 from model_server.engine.media.media_span import RowMedia
 
 # Bits of `Sampling.edits`.
-COUNTS, BIASES, ALLOWED, BAD_WORDS = 1, 2, 4, 8
+COUNTS, BIASES, ALLOWED, BAD_WORDS, GUIDED = 1, 2, 4, 8, 16
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +50,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
             + BIASES * bool(biases)
             + ALLOWED * restricted
             + BAD_WORDS * bool(self.bad_words)
+            + GUIDED * self.guided
         )
 
 
@@ -157,9 +158,9 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotMask(msgspec.Struct, frozen=True, array_like=True):
-    """The tokens that may be chosen next in a slot."""
+    """The tokens that may be chosen next in a slot, or behind the draft token of a row."""
 
-    slot: int
+    slot: int  # of row n of the step, if that tries a draft token: slots + 1 + n
     allowed: bytes  # u32[ceil(V / 32)], little-endian: bit t % 32 of word t // 32 for token t
 
 
@@ -209,6 +210,18 @@ class GrammarState(Protocol):
 
         That mask allows only the first of them.
         """
+        ...
+
+    def coming(self) -> tuple[int, ...]:
+        """Return the tokens that must come next, as far as they are known without waiting."""
+        ...
+
+    def draft(self, tokens: Sequence[int]) -> int:
+        """Return how many of these may come next, one after another; their masks are begun."""
+        ...
+
+    def drafted(self, count: int) -> bytes | None:
+        """Return the mask behind so many tokens of the last `draft`; None: it takes too long."""
         ...
 
     @property

@@ -17,117 +17,17 @@ from llguidance import LLMatcher
 
 from model_server.engine.worker import Worker
 from model_server.grammars.closing import Closings
+from model_server.grammars.drafted_masks import DraftedMasks, Mask, looked, mask_of
+from model_server.grammars.short_way import ShortWay
 from sax.errors import InvalidRequest
-
-# Keeps a short way to the end of an answer, so that it can be complete at its last token.
-#
-# Near its last token an answer is followed closely: a token after which no way to an end fits into
-# what is left is not taken, and where only the way that is known fits, its next token alone may be
-# chosen. The way is searched for, within limits (see `closing`): an answer for which none is found
-# goes on without, and once that has taken long enough, none is searched for any more.
-
-_NEAR = 64  # tokens before the last one from which on an answer is followed, at least
-_EVERY = 16  # tokens from one look at the way to the next before that
-_SPARE = 8  # tokens that the rest of a way may have more, cut at another place
-_SEARCH_S = 0.1  # of computing, for one way; usual ones take 0.2 to 5 ms
-_VAIN_S = 0.04  # of computing, for all looks that find no way
-
-
-class ShortWay:
-    """The way to the end of one answer. One thread at a time may call it."""
-
-    def __init__(self, closings: Closings, left: int, allowed: np.ndarray | None) -> None:
-        """left: tokens that the answer may still have. allowed: u8[V / 8], bits of its tokens."""
-        self._closings = closings
-        self._allowed = allowed
-        self._left = left
-        self._longest = 0  # way that was seen
-        self._way: list[int] | None = None  # from here to an end; None: unknown
-        self._next: list[int] | None = None  # after the token that was asked for last
-        self._refused = False  # a token, so that only the way is open
-        self._began = False
-        self._vain_s = _VAIN_S  # that looks may still take
-
-    @property
-    def near(self) -> bool:
-        return self._left <= max(_NEAR, 2 * self._longest)
-
-    @property
-    def only(self) -> list[int] | None:
-        """The one token that may come next, [] if the answer must end here; None: any that fits."""
-        if self._way is None or not (self._refused or len(self._way) >= self._left):
-            return None
-        return self._way[:1]
-
-    def look(self, matcher: LLMatcher) -> None:
-        """Find a way from here, if it is time to: at the start, now and then, and near the end."""
-        due = self.near or not self._began or self._left % _EVERY == 0
-        self._began = True
-        if self._way is None and due and self._vain_s > 0:
-            began_s = time.thread_time()
-            self._way = self._find(matcher, self._left, min(_SEARCH_S, self._vain_s))
-            if self._way is None:
-                self._vain_s -= time.thread_time() - began_s
-
-    def leaves_room(self, forced: Sequence[int]) -> bool:
-        """True if the answer can surely be completed behind these tokens.
-
-        The way need not be cut into the same tokens.
-        """
-        return (
-            not self.near
-            or self._way is None
-            or len(self._way) + len(forced) + _SPARE <= self._left
-        )
-
-    def expects(self, token: int) -> bool:
-        """True if the token needs no check: it is on the way, or there is none to keep to."""
-        if self._way is None or not self.near:
-            self._next = None
-        elif self._way[:1] == [token]:
-            self._next = self._way[1:]
-        else:
-            return False
-        return True
-
-    def fits(self, matcher: LLMatcher, token: int) -> bool:
-        """Return False if no way was found that fits after this token, though one fits before.
-
-        matcher: of the place before it, which goes on behind it.
-        """
-        if not matcher.consume_token(token):
-            self._next = None
-            return True  # the mask says what is wrong
-        self._next = self._after(matcher)
-        self._refused = self._next is None
-        return not self._refused
-
-    def advance(self) -> None:
-        """Go on behind the token that was asked for last, or behind one that was forced."""
-        self._left -= 1
-        self._way, self._next, self._refused = self._next, None, False
-
-    def _after(self, matcher: LLMatcher) -> list[int] | None:
-        assert self._way is not None
-        room = self._left - 1
-        if len(self._way) <= room:
-            old = matcher.deep_copy()
-            if old.try_consume_tokens(self._way) == len(self._way) and old.is_accepting():
-                return self._way
-        return self._find(matcher, room, _SEARCH_S)
-
-    def _find(self, matcher: LLMatcher, room: int, limit_s: float) -> list[int] | None:
-        way = self._closings.find(matcher, room, limit_s, self._allowed)
-        self._longest = max(self._longest, len(way or ()))
-        return way
-
 
 _MASK_S = 0.5  # for one mask; usual ones take 0.1 ms
 _PATIENCE_S = 0.05  # that a step waits for a mask before it goes on without its row
 _LOOK_S = 5.0  # that a row waits for a look at its way to an end, of at most 0.1 s of computing
 _FIT_S = 2.0  # for all looks whether a token leaves room for an end; usual ones take 1 ms each
 
-_Next = tuple[bytes, tuple[int, ...]]  # the mask, and the forced tokens
+_DRAFTS_LATE = 3  # steps with masks that are late, after which an answer has no draft tokens
+_DRAFT_S = 0.005  # that a step waits to hear which of its draft tokens may come next
 
 
 class GrammarStateCounts:
@@ -218,8 +118,8 @@ class MatcherState:
         self._counts = counts
         # A thread of its own: no other answer waits for what this one's grammar costs.
         self._thread = Worker("masks")
-        self._masked: Future[_Next] | None = None  # done once the mask is there
-        self._making: Future[_Next] | None = None  # and once the way to an end was looked at
+        self._masked: Future[Mask] | None = None  # done once the mask is there
+        self._making: Future[Mask] | None = None  # and once the way to an end was looked at
         self._begun_s = 0.0  # when the mask that is being made was asked for
         self._fit_s = _FIT_S  # that looks may still take
         self._run: tuple[int, ...] = ()  # forced tokens, known once the mask is
@@ -227,6 +127,8 @@ class MatcherState:
         self._ends = ends  # tokens that end an answer
         self._way = way
         self._late = False
+        self._drafted: DraftedMasks | None = None  # masks behind draft tokens
+        self._tries = _DRAFTS_LATE  # steps whose masks behind draft tokens may still be late
         self.finished = False
         self._go_on()
 
@@ -251,12 +153,71 @@ class MatcherState:
         self._counts.unclosed += 1
 
     def accept(self, token: int) -> None:
-        if self._way is not None:
+        place = self._drafted.take(token) if self._drafted is not None else None
+        if place is not None:
+            self._way = place.way
+        elif self._way is not None:
             self._way.advance()
         self._matcher.consume_token(token)
         self._run = self._run[1:] if token in self._run[:1] else ()
-        if not self._run:
+        if place is not None and not self._run:
+            self._making = self._masked = Future[Mask]()
+            self._making.set_result(place.made)
+        elif not self._run:
             self._go_on()
+
+    def coming(self) -> tuple[int, ...]:
+        known = self._known()
+        return known[1] if known is not None else ()
+
+    def _known(self, wait_s: float = 0.0) -> Mask | None:
+        """Return the last mask, and the tokens that are forced from here on, if they are there."""
+        making = self._making
+        if self.finished or making is None or (self._way is not None and self._way.near):
+            return None
+        try:
+            mask, run = making.result(wait_s)
+        except TimeoutError:
+            return None
+        return None if self._matcher.is_error() else (mask, self._run or run)
+
+    def draft(self, tokens: Sequence[int]) -> int:
+        wait_until_s = time.monotonic() + _DRAFT_S
+        if not self._tries or (known := self._known(_DRAFT_S)) is None:
+            return 0
+        ends = (place for place, token in enumerate(tokens) if token in self._ends)
+        tokens = tokens[: next(ends, len(tokens))]
+        self._run = known[1]
+        skips = self._allowed is None
+        made = DraftedMasks(self._matcher.deep_copy(), known, self._way, skips=skips)
+        self._thread.submit(made.follow, tokens)
+        self._drafted = made
+        try:
+            return made.count.result(max(0.0, wait_until_s - time.monotonic()))
+        except TimeoutError:
+            self._stop_drafts()
+            return 0
+
+    def _stop_drafts(self) -> None:
+        """Let the answer go on without these draft tokens: their masks take long."""
+        if self._drafted is not None:
+            self._drafted.stop()
+        self._tries, self._drafted = self._tries - 1, None
+
+    def drafted(self, count: int) -> bytes | None:
+        if self._drafted is None:
+            return None
+        try:
+            place = self._drafted.after(count, _PATIENCE_S)
+        except TimeoutError:
+            self._stop_drafts()
+            return None
+        if place is None:
+            return None
+        if place.run:
+            return _bits(place.run[:1], self._size).tobytes()
+        mask = self._restricted(place.made[0])
+        return mask if any(mask) else None
 
     def forced(self) -> tuple[int, ...]:
         return self._run
@@ -271,7 +232,7 @@ class MatcherState:
         if not stopped or not self._making:
             skips = self._allowed is None
             self._begun_s = time.monotonic()
-            self._masked = masked = Future[_Next]()
+            self._masked = masked = Future[Mask]()
             self._making = self._thread.submit(_next, self._matcher, self._way, skips, masked)
 
     @property
@@ -300,12 +261,17 @@ class MatcherState:
             mask, run = self._masked.result()
         if self._matcher.is_error():
             raise self._refusal(self._matcher.get_error())
-        mask = mask[: self._size]
-        if self._allowed is not None:
-            mask = (np.frombuffer(mask, np.uint8) & self._allowed).tobytes()
+        mask = self._restricted(mask)
         if not any(mask):
             raise self._refusal("no token may come next that allowed_token_ids allows")
         return self._narrowed(mask, run)
+
+    def _restricted(self, mask: bytes) -> bytes:
+        """Return the mask of the tokens that a mask and the request allow."""
+        mask = mask[: self._size]
+        if self._allowed is None:
+            return mask
+        return (np.frombuffer(mask, np.uint8) & self._allowed).tobytes()
 
     def _narrowed(self, mask: bytes, run: tuple[int, ...]) -> bytes:
         """Return the mask of what is left where only one token is forced, or fits."""
@@ -331,21 +297,16 @@ def refusal(field: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{field} cannot be kept to: {why.partition(_EOL)[0][:300]}", param=field)
 
 
-def _next(matcher: LLMatcher, way: ShortWay | None, skips: bool, masked: Future[_Next]) -> _Next:
+def _next(matcher: LLMatcher, way: ShortWay | None, skips: bool, masked: Future[Mask]) -> Mask:
     """Return the mask, and the tokens that are forced if they may be skipped.
 
     masked: gets them before the way to an end is looked at.
     """
-    mask = matcher.compute_bitmask()
+    made = mask_of(matcher, skips=skips)
     if matcher.is_error():
-        return mask, ()
-    run = matcher.compute_ff_tokens() if skips else []
-    masked.set_result((mask, tuple(run)))
-    if way is not None:
-        way.look(matcher)
-        if not way.leaves_room(run):
-            run = []
-    return mask, tuple(run)
+        return made
+    masked.set_result(made)
+    return looked(made, matcher, way)
 
 
 def _bits(allowed: Sequence[int], size: int) -> np.ndarray:

@@ -54,7 +54,7 @@ class Deployment(PlacedModel):
     def parts(self) -> MemoryParts:
         """The bytes on all devices, other stages included, by what takes them."""
         limits, memory, everywhere = self.limits, self.memory, self._everywhere
-        state = state_bytes(limits.slots, self.recipe.vocab)
+        state = state_bytes(limits.slots, limits.draft_rows, self.recipe.vocab)
         pages = limits.pages_per_sequence if self.elastic else limits.pages
         work = memory.total - memory.kv - self.weight_bytes - state
         weights, kv, drafts_work = self._of_draft(limits.pages)

@@ -25,6 +25,7 @@ from model_server.serving.answers.running_request import RunningRequest, Sink, o
 from model_server.serving.chats.divided_answer import (
     UNDIVIDED,
     AnswerDivision,
+    compiled,
     constraint_on,
     division_of,
 )
@@ -43,7 +44,7 @@ from model_server.serving.request_checks import (
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads, to_encode
 from sax.auth.acl import caller
-from sax.errors import ReplicaLost, SaxError, UnsupportedParameter
+from sax.errors import ReplicaLost, SaxError
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest
@@ -236,16 +237,6 @@ class Generating:
             to_encode(characters(prompt), loaded.tokenizer),
             lambda: prompt_ids(prompt, loaded, request),
         )
-
-
-async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
-    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
-    if loaded.grammars is None:
-        raise UnsupportedParameter(
-            f"{constraint.field} is not supported by this model: leave it out",
-            param=constraint.field,
-        )
-    return await loaded.grammars.compile(constraint)
 
 
 def _takes_long(prompt: Prompt, loaded: Loaded) -> bool:

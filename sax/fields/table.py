@@ -51,6 +51,10 @@ _ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
 _GENERATED = (*_OPENAI, RequestRoute.RESPONSES)
 _OLLAMA = (RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE)
 _OLLAMA_VECTORS = (RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS)
+_OLLAMA_CHANGES = (
+    *(RequestRoute.OLLAMA_PULL, RequestRoute.OLLAMA_CREATE),
+    *(RequestRoute.OLLAMA_COPY, RequestRoute.OLLAMA_DELETE),
+)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -108,9 +112,13 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED),
+        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED, *_OLLAMA_CHANGES),
     ),
-    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW, *_OLLAMA_CHANGES),
+    _text("from", MODEL_BYTES, RequestRoute.OLLAMA_CREATE),
+    _text("source", MODEL_BYTES, RequestRoute.OLLAMA_COPY),
+    _text("destination", MODEL_BYTES, RequestRoute.OLLAMA_COPY),
+    _flag("stream", RequestRoute.OLLAMA_PULL, RequestRoute.OLLAMA_CREATE),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
         "model_key",
@@ -144,7 +152,7 @@ _QUESTIONS = (
     _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
-    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
+    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=8),
     _many("messages.images", Kind.TEXTS, *_TEMPLATED, count=IMAGES, bytes=IMAGE_BYTES),
     _many("messages.images", Kind.TEXTS, RequestRoute.OLLAMA_CHAT, **_PICTURES),
     _many("images", Kind.TEXTS, RequestRoute.OLLAMA_GENERATE, **_PICTURES),
@@ -335,7 +343,8 @@ _REPLIES = (
     _many("stream_options", Kind.MAP, *_GENERATED, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
-    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS),
+    _flag("logprobs", *_OLLAMA),
+    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS, *_OLLAMA),
     _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
     _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
     _flag("return_token_ids", *_OPENAI, *_OURS),
@@ -417,10 +426,16 @@ _MESSAGES = (
     # 32: values of a tool and its schema, on average
     _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=32),
     _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
-    _many("thinking", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES),
+    _many("thinking", Kind.MAP, *_ANTHROPIC, count=4, bytes=FIELD_NAME_BYTES, values=2),
     _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
     # 256: values of a schema
-    _many("output_config", Kind.MAP, *_ANTHROPIC, count=2, bytes=FIELD_NAME_BYTES, values=256),
+    _many("output_config", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES, values=256),
+    # 64: values of an edit
+    _many("context_management", Kind.MAP, *_ANTHROPIC, count=2, bytes=LABEL_BYTES, values=64),
+    _many("betas", Kind.TEXTS, *_ANTHROPIC, count=64, bytes=FIELD_NAME_BYTES),
+    _text("anthropic_version", LABEL_BYTES, *_ANTHROPIC),
+    _many("fallbacks", Kind.OBJECTS, *_ANTHROPIC, count=16, bytes=LABEL_BYTES, values=16),
+    _many("diagnostics", Kind.MAP, *_ANTHROPIC, count=4, bytes=LABEL_BYTES),
     _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
 )
 

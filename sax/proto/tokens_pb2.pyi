@@ -298,14 +298,24 @@ class Hypothesis(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., score: _Optional[float] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
 
 class AnswerFormat(_message.Message):
-    __slots__ = ("tools", "reasoning", "reasoning_open")
+    __slots__ = ("tools", "reasoning", "reasoning_open", "calls", "kinds", "reasoning_begin", "reasoning_end", "generic")
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
     REASONING_OPEN_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    REASONING_END_FIELD_NUMBER: _ClassVar[int]
+    GENERIC_FIELD_NUMBER: _ClassVar[int]
     tools: str
     reasoning: str
     reasoning_open: bool
-    def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ...) -> None: ...
+    calls: str
+    kinds: str
+    reasoning_begin: str
+    reasoning_end: str
+    generic: bool
+    def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ..., calls: _Optional[str] = ..., kinds: _Optional[str] = ..., reasoning_begin: _Optional[str] = ..., reasoning_end: _Optional[str] = ..., generic: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format")

@@ -9,8 +9,8 @@ The next draft tokens depend on the last token, so a step that tries any is laun
 before was read. While draft tokens do not pay for that, steps are launched ahead as always, and
 predictions are only counted. A step without a spare row of a compiled size costs nothing here.
 
-Draft tokens come from the text so far (`lookup`) and, if there is one, from a draft model
-(`drafts`), for each sequence from what is more likely to be right.
+Draft tokens come from the text so far (`lookup`), from parts that know what comes next, and, if
+there is one, from a draft model (`drafts`), for each sequence from what is more likely to be right.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ DraftTokens = Mapping[int, tuple[int, ...]]  # by sequence id
 class Drafting(EnginePart[int]):
     """Draft tokens of one engine's sequences, and what they have cost and gained.
 
-    Of a sequence it keeps how many are in flight. Tokens of one under a grammar, with edits or in a
-    beam search depend on more than those before, so they are not drafted.
+    Of a sequence it keeps how many are in flight. The host chooses each token of a beam search, so
+    these are not drafted.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Drafting(EnginePart[int]):
         self._odds = Odds()
         self._lookups: dict[int, Lookup] = {}
         self._next: DraftTokens = {}  # of the step that is being made
+        self._begins: dict[int, int] = {}  # position of each sequence's first one in flight
         # Those of the last two steps that were launched once the one before was read.
         self._late = (0, 0)
 
@@ -78,9 +79,7 @@ class Drafting(EnginePart[int]):
     # Of a sequence
 
     def begin(self, sequence: Sequence) -> int | None:
-        request = sequence.request
-        plain = request.grammar is None and request.beams is None and not request.sampling.edits
-        return 0 if plain else None
+        return 0 if sequence.request.beams is None else None
 
     def waits(self, sequence: Sequence, *, late: bool) -> bool:
         return self.of[sequence.id] > 0
@@ -95,8 +94,9 @@ class Drafting(EnginePart[int]):
 
         A right one counts as if it had been launched once its token was known.
         """
-        if not self.of[sequence.id] or sequence.in_flight:
+        if not self.of[sequence.id] or row.start < self._begins[sequence.id]:
             return False
+        assert not sequence.in_flight, "the row before a draft token was not read"
         self.of[sequence.id] -= 1
         last = len(sequence.tokens) - 1
         right = row.start == last and row.given == sequence.tokens[last]
@@ -110,6 +110,7 @@ class Drafting(EnginePart[int]):
     def ended(self, sequence: Sequence) -> None:
         super().ended(sequence)
         self._lookups.pop(sequence.id, None)
+        self._begins.pop(sequence.id, None)
         if self._drafts is not None:
             self._drafts.forget(sequence.id)
 
@@ -125,7 +126,7 @@ class Drafting(EnginePart[int]):
             return True
         if live.steps != live.committed:
             return not (any(self.of.values()) or self.pays_to_wait())
-        self._next = self.choose()
+        self._next = self._allowed(self.choose())
         return True
 
     def before_rows(self, step: StepBuilder, *, late: bool) -> None:
@@ -157,6 +158,7 @@ class Drafting(EnginePart[int]):
 
     def _try(self, sequence: Sequence, draft_tokens: tuple[int, ...], step: StepBuilder) -> None:
         held = self.live.held
+        self._begins[sequence.id] = sequence.launched
         for start, token in enumerate(draft_tokens, sequence.launched):
             if start == len(sequence.pages) * self.limits.page_size:
                 if held.pool.free <= len(held.running):
@@ -164,7 +166,6 @@ class Drafting(EnginePart[int]):
                 step.grant(sequence, 1)
             step.repeat(start, token)
             self.of[sequence.id] += 1
-            sequence.stated = True
 
     def _reach_ahead(self, sequence: Sequence, step: StepBuilder) -> None:
         """See that positions behind all of its rows have pages, as far as some are free."""
@@ -195,16 +196,27 @@ class Drafting(EnginePart[int]):
         counts, by_draft = self._allot(looked, drafted, ahead=False)
         if self._drafts is not None:
             self._drafts.begin()
+        running = self.live.running
         made = {
-            id: self._lookups[id].draft_tokens(count)
-            for id, count in counts.items()
-            if id not in by_draft
+            each.id: self._lookups[each.id].draft_tokens(counts[each.id], _coming(each))
+            for each in running
+            if each.id in counts and each.id not in by_draft
         }
         if self._drafts is not None and by_draft:
-            running = self.live.running
             asked = [(each, counts[each.id]) for each in running if each.id in by_draft]
             made |= self._drafts.draft_tokens(asked)
         return made
+
+    def _allowed(self, made: DraftTokens) -> DraftTokens:
+        """Cut draft tokens where a part says that they cannot come next."""
+        cut: dict[int, tuple[int, ...]] = {}
+        for sequence in self.draftable if made else ():
+            tokens = made.get(sequence.id, ())
+            for part in sequence.parts:
+                tokens = part.drafts(sequence, tokens)
+            if tokens:
+                cut[sequence.id] = tokens
+        return cut
 
     def _settled(self, id: int, right: bool) -> None:
         """Count a sequence's next draft token that was tried."""
@@ -258,7 +270,12 @@ class Drafting(EnginePart[int]):
                 lookup = Lookup(sequence.tokens, sequence.prompt, Odds(self._odds))
                 self._lookups[sequence.id] = lookup
             left -= lookup.read(left)
-            chances = lookup.chances(room(sequence))
+            chances = lookup.chances(room(sequence), _coming(sequence))
             if chances and chances[0] >= _LEAST:
                 made[sequence.id] = chances
         return made
+
+
+def _coming(sequence: Sequence) -> tuple[int, ...]:
+    """Return the tokens that a part knows to come next."""
+    return next((tokens for part in sequence.parts if (tokens := part.coming(sequence))), ())

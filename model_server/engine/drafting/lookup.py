@@ -55,11 +55,18 @@ class Lookup:
             self._next, self._run = self._after.get(self._key, -1), 0
         self._after[self._key] = index + 1
 
-    def chances(self, most: int) -> list[float]:
-        """Return for each next draft token the chance that it and those before it are right."""
-        if self._next < 0 or self.behind:
-            return []
-        return self._odds.of_runs(self._run, self._reach(most) if self._media else most)
+    def chances(self, most: int, sure: tuple[int, ...] = ()) -> list[float]:
+        """Return for each next draft token the chance that it and those before it are right.
+
+        sure: tokens that surely come next, which are predicted whatever came earlier.
+        """
+        certain = [1.0] * min(len(sure), most)
+        if most <= len(sure) or self._next < 0 or self.behind:
+            return certain
+        if sure and self._predicted(len(sure)) != sure:
+            return certain
+        most = self._reach(most) if self._media else most
+        return certain + self._odds.of_runs(self._run + len(sure), most - len(sure))
 
     def _reach(self, most: int) -> int:
         """Return how many of the next tokens may be drafted: none from an image on."""
@@ -69,7 +76,13 @@ class Lookup:
                 return place
         return most
 
-    def draft_tokens(self, count: int) -> tuple[int, ...]:
+    def draft_tokens(self, count: int, sure: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Return so many of the next tokens, of which `chances` told the odds."""
+        if count <= len(sure):
+            return sure[:count]
+        return sure + self._predicted(count)[len(sure) :]
+
+    def _predicted(self, count: int) -> tuple[int, ...]:
         """Return so many of the next tokens; beyond the last known one they repeat."""
         first, known = self._next, len(self._tokens)
         return tuple(self._tokens[first + place % (known - first)] for place in range(count))

@@ -67,6 +67,12 @@ class ForcedRows:
         id, slot, start = sequence.id, sequence.slot, sequence.launched
         return Row(id, slot, start, tokens, True, tokens[1:], long, tops, adapter, -1, media)
 
+    def takes(self, sequence: Sequence, forced: tuple[int, ...]) -> bool:
+        """Return True if a row will compute these behind the token in flight, the first of them."""
+        if self._limits.max_prefill_blocks == 0 or sequence.request.sampling.edits & _COUNTED:
+            return False
+        return min(len(forced), self._limits.prefill_block) >= self._fewest
+
     def _may_begin(self, sequence: Sequence) -> bool:
         edits = sequence.request.sampling.edits
         at_end = sequence.launched == len(sequence.tokens)

@@ -6,6 +6,7 @@ flight that cannot be the answer's next is dropped, with all rows behind it, and
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ class _GuidedAnswer:
     # Forced tokens of a row in flight, behind the one that the row before it chooses.
     ahead: tuple[int, ...] = ()
     dropped: int = 0  # rows launched before those whose token will not be taken
+    unmasked: int = sys.maxsize  # first position of a draft token without a mask behind it
 
 
 class Grammars(EnginePart[_GuidedAnswer]):
@@ -73,13 +75,27 @@ class Grammars(EnginePart[_GuidedAnswer]):
             answer.ahead = row.targets
         return row
 
+    def coming(self, sequence: Sequence) -> tuple[int, ...]:
+        tokens = self.of[sequence.id].state.coming()
+        if sequence.in_flight and self._forced.takes(sequence, tokens):
+            return tokens[:1]
+        return tokens
+
+    def drafts(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return tokens[: self.of[sequence.id].state.draft(tokens)] if tokens else ()
+
     def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
         masks: list[SlotMask] = []
         failed: list[SequenceUpdate] = []
-        for row in step.rows:
+        for place, row in enumerate(step.rows):
+            first = _first_row(step, place)
+            if first < place:
+                self._mask_draft(row, place, place - first, masks)
+                continue
             sequence, answer = self.live.get(row.sequence), self.of.get(row.sequence)
             if sequence is None or answer is None or not row.yields:
                 continue
+            answer.unmasked = sys.maxsize
             if answer.state.finished:
                 continue  # by forced tokens: whatever is chosen after them is dropped
             try:
@@ -90,6 +106,16 @@ class Grammars(EnginePart[_GuidedAnswer]):
             except SaxError as error:
                 failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
         return masks, failed
+
+    def _mask_draft(self, row: Row, place: int, count: int, masks: list[SlotMask]) -> None:
+        """Add the mask behind a sequence's draft token of a step, `count` from 1 on."""
+        answer = self.of.get(row.sequence)
+        if answer is None or answer.state.finished:
+            return
+        if mask := answer.state.drafted(count):
+            masks.append(SlotMask(self.limits.slots + 1 + place, mask))
+        else:
+            answer.unmasked = min(answer.unmasked, row.start)
 
     def commit(
         self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
@@ -104,7 +130,7 @@ class Grammars(EnginePart[_GuidedAnswer]):
         assert outcome.token is not None, "a yielding row must give a token"
         if answer.dropped:
             answer.dropped -= 1
-        elif not self._fits(sequence, answer, outcome.token):
+        elif row.start >= answer.unmasked or not self._fits(sequence, answer, outcome.token):
             sequence.in_flight -= 1
             self._redo(sequence, answer)
         else:
@@ -166,3 +192,11 @@ class Grammars(EnginePart[_GuidedAnswer]):
             return
         sequence.launched, sequence.stated = last, True
         sequence.goal = min(sequence.goal, last)
+
+
+def _first_row(step: Step, place: int) -> int:
+    """Return the place of the row behind which a row tries draft tokens, or its own."""
+    rows = step.rows
+    while place and rows[place - 1].sequence == rows[place].sequence:
+        place -= 1
+    return place

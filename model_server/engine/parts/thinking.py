@@ -8,7 +8,9 @@ before it was read. Under a grammar its mask allows the mark alone, once it allo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 
 import msgspec
 
@@ -161,6 +163,20 @@ class BoundedState:
 
     def forced(self) -> tuple[int, ...]:
         return self._state.forced()
+
+    def coming(self) -> tuple[int, ...]:
+        return self._state.coming()
+
+    def draft(self, tokens: Seq[int]) -> int:
+        """Return how many may come before the reasoning must end."""
+        thoughts, count = copy.copy(self._thoughts), 0
+        while thoughts.next is None and count < len(tokens):
+            thoughts.take(tokens[count])
+            count += thoughts.next is None
+        return self._state.draft(tokens[:count]) if count else 0
+
+    def drafted(self, count: int) -> bytes | None:
+        return self._state.drafted(count)
 
     def mask(self) -> bytes | None:
         mask, given = self._state.mask(), self._thoughts.next

@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from model_server.engine.types import Grammar
 from model_server.grammars.call_format import after_channels, after_thoughts, call_format
 from model_server.grammars.constraint import Constraint, check_end, constrained_format
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-from sax.chat import AnswerFormat, ReasoningParser
+from model_server.text.dialect import THINK, kinds_of
+from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import GenerateRequest, Message
 
-_OPENS, _CLOSES = "<think>", "</think>"
 _MOST_FORMAT = 512 << 10  # characters
 
 
@@ -38,7 +39,16 @@ def division_of(
         return UNDIVIDED
     dialect, calls = loaded.dialect, request.chat.may_call
     is_open = reasons_already(request, loaded, prompt)
-    told = AnswerFormat(dialect.tools if calls else "none", dialect.reasoning, is_open)
+    thinks = dialect.reasoning is ReasoningParser.THINK and dialect.thoughts != THINK
+    told = AnswerFormat(
+        dialect.tools if calls else ToolParser.NONE,
+        dialect.reasoning,
+        is_open,
+        dialect.calls if calls else None,
+        kinds_of(dialect.calls, request.chat.tools) if calls else {},
+        dialect.thoughts if thinks else None,
+        calls and dialect.generic,
+    )
     return AnswerDivision(told, dialect.marks(calls))
 
 
@@ -50,11 +60,12 @@ def reasons_already(
         return False
     if not isinstance(prompt, RenderedChat):
         return False
+    opens, closes = loaded.dialect.thoughts
     if not request.chat.continue_final_message:
-        return prompt.text.rstrip().endswith(_OPENS)
+        return prompt.text.rstrip().endswith(opens)
     last = request.prompt[-1]
     begun = "".join(last.texts) if isinstance(last, Message) else ""
-    return begun.rfind(_OPENS) > begun.rfind(_CLOSES)
+    return begun.rfind(opens) > begun.rfind(closes)
 
 
 def constraint_on(
@@ -90,7 +101,7 @@ def constraint_on(
     if dialect.reasoning is ReasoningParser.GPT_OSS:
         other = after_channels(other)
     else:
-        other = after_thoughts(other, reasoning_open=True)
+        other = after_thoughts(other, dialect.thoughts, reasoning_open=True)
     return Constraint("structural_tag", json.dumps({"format": other}, ensure_ascii=False))
 
 
@@ -103,3 +114,13 @@ def _within_bound(format: str) -> Constraint:
             param="tools",
         )
     return Constraint("tools", format)
+
+
+async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
+    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
+    if loaded.grammars is None:
+        raise UnsupportedParameter(
+            f"{constraint.field} is not supported by this model: leave it out",
+            param=constraint.field,
+        )
+    return await loaded.grammars.compile(constraint)

@@ -174,3 +174,13 @@ def test_an_empty_answer_has_no_blocks() -> None:
     assert whole(chunks([], None))["content"] == []
     kinds = [event["type"] for event in events(chunks([], None))]
     assert kinds == ["message_start", "ping", "message_delta", "message_stop"]
+
+
+def test_reasoning_that_is_not_to_be_shown_is_an_empty_block() -> None:
+    said = chunks([TEXT])
+    made = MessageAnswer("msg_1", "m", SHAPE, thinking_shown=False)
+    for chunk in said:
+        made.add(chunk)
+    kinds = {block["type"]: block for block in json.loads(made.body())["content"]}
+    assert kinds["thinking"]["thinking"] == ""
+    assert kinds["text"]["text"]

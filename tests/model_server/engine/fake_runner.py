@@ -51,10 +51,12 @@ from model_server.engine.types import (
     Row,
     RowResult,
     Sampling,
+    SlotMask,
     Step,
     StepResult,
     Top,
 )
+from tests.model_server.engine.fake_drafts import is_draft, masks_of_rows
 from tests.model_server.engine.fake_pages import FakePages
 from tests.model_server.engine.fake_states import FakeStates
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
@@ -113,9 +115,8 @@ def rank(tokens: Seq[int], token: int) -> int:
 
 
 def first_allowed(token: int, allowed: np.ndarray) -> int:
-    """The first token from this one on, modulo VOCAB, whose bit is set."""
-    bits = np.unpackbits(allowed, bitorder="little")[:VOCAB]
-    return next((token + n) % VOCAB for n in range(VOCAB) if bits[(token + n) % VOCAB])
+    """The first token from this one on, modulo VOCAB, which is allowed: u8[V], 0 or 1."""
+    return next((token + n) % VOCAB for n in range(VOCAB) if allowed[(token + n) % VOCAB])
 
 
 class RunnerBroke(Exception):
@@ -216,7 +217,7 @@ class FakeRunner:
         pending = _Pending(self, step.number)
         self._unchosen = (step, pending) if step.guided else None
         if not step.guided:
-            pending.rows = tuple(self._run(row) for row in step.rows)
+            pending.rows = self._rows(step, ())
         with self._launch_seen:
             self.in_flight += 1
             self.launched += 1
@@ -239,8 +240,20 @@ class FakeRunner:
         """Compute the guided step: each token is the first allowed one from the free choice on."""
         assert self._unchosen is not None, "the last step was not guided"
         (step, pending), self._unchosen = self._unchosen, None
-        allowed = {mask.slot: np.frombuffer(mask.allowed, np.uint8) for mask in op.masks}
-        pending.rows = tuple(self._run(row, allowed.get(row.slot)) for row in step.rows)
+        pending.rows = self._rows(step, op.masks)
+
+    def _rows(self, step: Step, masks: Seq[SlotMask]) -> tuple[RowResult, ...]:
+        """Run all rows; a slot keeps the last token before the first wrong draft token."""
+        made: list[RowResult] = []
+        right = True
+        for place, allowed in enumerate(masks_of_rows(self.limits, step, masks)):
+            row = step.rows[place]
+            right = not is_draft(step, place) or (right and row.given == made[-1].token)
+            last = self._last_tokens[row.slot]
+            made.append(self._run(row, allowed))
+            if not right:
+                self._last_tokens[row.slot] = last
+        return tuple(made)
 
     def wait_launched(self, number: int) -> None:
         """Until this many steps were launched; 30 s without is a failure."""

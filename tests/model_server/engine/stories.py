@@ -42,6 +42,7 @@ from model_server.engine.types import (
     StepResult,
 )
 from sax.errors import SaxError
+from tests.model_server.engine.fake_drafts import FakeDrafts, masks_of_rows
 
 GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
@@ -64,12 +65,26 @@ def digest(seed: int) -> str:
     return told.hexdigest()
 
 
-def story(seed: int) -> Iterator[str]:
-    """Yield what happens, one event a line."""
+def answers(seed: int, *, drafts: bool) -> dict[int, tuple[list[int], str]]:
+    """Return the tokens of each sequence of a story, and how it ended, with draft tokens or not.
+
+    A story without any is told without a difference.
+    """
+    tellers: list[_Teller] = []
+    for _ in story(seed, drafts=drafts, tellers=tellers):
+        pass
+    return tellers[0].answers
+
+
+def story(seed: int, *, drafts: bool = True, tellers: list[_Teller] | None = None) -> Iterator[str]:
+    """Yield what happens, one event a line. tellers: gets the one that tells it."""
     rng = random.Random(seed)
     limits = _limits(rng)
     yield f"limits {_as_one_record(limits)}"
-    teller = _Teller(limits, _drafting(rng, limits))
+    drafting = _drafting(rng, limits)
+    teller = _Teller(limits, drafting if drafts else None)
+    if tellers is not None:
+        tellers.append(teller)
     arrivals = [(rng.randrange(40), _request(rng, limits)) for _ in range(rng.randint(1, 14))]
     cancels = {rng.randrange(60): rng.random() for _ in range(rng.choice([0, 0, 1, 3]))}
     for turn in range(_TURNS):
@@ -104,6 +119,7 @@ class _Teller:
         self._live: list[int] = []
         self._requests: dict[int, EngineRequest] = {}  # by sequence, hypotheses included
         self._flight: list[tuple[Step, StepResult]] = []
+        self.answers: dict[int, tuple[list[int], str]] = {}  # tokens and how it ended; "": not yet
 
     @property
     def busy(self) -> bool:
@@ -122,18 +138,22 @@ class _Teller:
         self._free_id += width
         self._requests |= dict.fromkeys(range(id, id + width), request)
         self._live.append(id)
+        self.answers[id] = ([], "")
         self.scheduler.add(sequence)
         yield f"add {id}"
 
     def cancel(self, luck: float) -> Iterator[str]:
         if self._live:
             id = self._live[int(luck * len(self._live))]
-            yield f"cancel {id} {self.scheduler.cancel(id)}"
+            cancelled = self.scheduler.cancel(id)
+            if cancelled:
+                self.answers[id] = (self.answers[id][0], "cancelled")
+            yield f"cancel {id} {cancelled}"
 
     def turn(self) -> Iterator[str]:
         before = self._flight
         steps = self._schedule()
-        self._flight = [(step, self._computed(step, {})) for step in steps]
+        self._flight = [(step, self._computed(step, ())) for step in steps]
         for step in steps:
             yield f"step {_text(step)}"
         if self.limits.media is not None and (op := self.scheduler.op()) is not None:
@@ -142,12 +162,19 @@ class _Teller:
         for step, result in before:
             updates = self.scheduler.commit(step, result)
             for update in updates:
+                self._note(update)
                 yield f"update {_told(update)}"
         if steps and steps[0].guided:
             masks, failed = self.scheduler.masks(steps[0])
-            self._flight = [(steps[0], self._computed(steps[0], _allowed(masks)))]
+            self._flight = [(steps[0], self._computed(steps[0], masks))]
             yield f"masks {_text(masks)} {[_told(each) for each in failed]}"
         yield self._counters()
+
+    def _note(self, update: SequenceUpdate) -> None:
+        tokens, end = self.answers[update.sequence]
+        if update.result.token is not None:
+            tokens.append(update.result.token)
+        self.answers[update.sequence] = tokens, str(update.finish or update.error or end)
 
     def _schedule(self) -> list[Step]:
         if self.limits.steps_per_launch > 1:
@@ -167,8 +194,9 @@ class _Teller:
         drafted = (self._drafting.proposed, self._drafting.accepted) if self._drafting else ()
         return f"counters {told} {begun} {drafted}"
 
-    def _computed(self, step: Step, allowed: Mapping[int, np.ndarray]) -> StepResult:
-        rows = [self._row(row, allowed.get(row.slot)) for row in step.rows]
+    def _computed(self, step: Step, masks: Seq[SlotMask]) -> StepResult:
+        allowed = masks_of_rows(self.limits, step, masks)
+        rows = [self._row(*each) for each in zip(step.rows, allowed, strict=True)]
         return StepResult(step.number, tuple(rows))
 
     def _row(self, row: Row, allowed: np.ndarray | None) -> RowResult:
@@ -200,13 +228,6 @@ def _tops(id: int, position: int, count: int) -> tuple[tuple[int, float], ...]:
     return tuple((_number(id, position, 4 + n), -n - position % 3 / 4) for n in range(count))
 
 
-def _allowed(masks: Seq[SlotMask]) -> dict[int, np.ndarray]:
-    made: dict[int, np.ndarray] = {}
-    for mask in masks:
-        made[mask.slot] = np.unpackbits(np.frombuffer(mask.allowed, np.uint8), bitorder="little")
-    return made
-
-
 def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -217,7 +238,7 @@ def _told(update: SequenceUpdate) -> str:
 
 
 @dataclass
-class _Rules:
+class _Rules(FakeDrafts):
     """Allows tokens by the answer's length: sometimes one alone, which is forced.
 
     Some masks come late, some take too long, and some tokens do not fit: they are chosen anew.
@@ -263,6 +284,11 @@ class _Rules:
             return ()
         left = min(self._run(), self.length - self.taken)
         return tuple((self.last + n) % VOCAB for n in range(1, left + 1))
+
+    def drafted(self, count: int) -> bytes | None:
+        if self.unruly and (self.taken + count) % 8 == 3:
+            return None
+        return super().drafted(count)
 
     def mask(self) -> bytes | None:
         self.asked += 1

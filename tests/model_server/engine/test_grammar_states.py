@@ -15,6 +15,7 @@ from model_server.engine.engine import Engine, EngineRequest
 from model_server.engine.limits import EngineLimits, WindowLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine.conftest import Inbox, Start
+from tests.model_server.engine.fake_drafts import FakeDrafts, bits_of
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
@@ -36,7 +37,7 @@ LIMITS = EngineLimits(
 
 
 @dataclass
-class Counting:
+class Counting(FakeDrafts):
     """Allows only tokens that leave the answer's length as remainder; ends after `length`."""
 
     length: int
@@ -94,8 +95,7 @@ def alone(request: EngineRequest, grammar: Counting, window: int | None = None) 
     while not guide.finished and len(tokens) < len(request.prompt) + request.max_tokens:
         if (made := guide.mask()) is None:
             continue
-        mask = np.frombuffer(made, np.uint8)
-        token = first_allowed(next_token(tokens, request.sampling, window), mask)
+        token = first_allowed(next_token(tokens, request.sampling, window), bits_of(made))
         if guide.fits(token):
             guide.accept(token)
             tokens.append(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.slot_state import (
@@ -20,6 +22,7 @@ from model_server.engine.slot_state import (
     note_tokens,
     state_bytes,
     state_shapes,
+    write_masks,
     write_slot,
 )
 from model_server.engine.slot_write import MOST_BIASES, check_biases, pack
@@ -37,12 +40,13 @@ VOCAB = 70  # not whole words of 32 bits
 LIMITS = EngineLimits(
     slots=3, pages=8, page_size=4, max_context=24, token_budget=16, max_logit_rows=4
 )
+DRAFTING = replace(LIMITS, draft_tokens=5, max_decodes=8)
 tokens_ = st.lists(st.integers(0, VOCAB - 1), max_size=12)
 
 
-def empty() -> SlotState:
+def empty(limits: EngineLimits = LIMITS) -> SlotState:
     where = jnp.zeros(1).sharding
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state_shapes(LIMITS, VOCAB, where))
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state_shapes(limits, VOCAB, where))
 
 
 def asked(**changes: Any) -> Sampling:
@@ -61,12 +65,13 @@ def written(state: SlotState, slot: int, sampling: Sampling, *texts: list[int]) 
     return _write()(state, jnp.asarray(pack(change, LIMITS, VOCAB)))
 
 
-def rows(samplings: list[tuple[int, int, Sampling]]) -> RowEdits:
-    """One row for each slot, position and sampling."""
+def rows(samplings: list[tuple[int, int, Sampling]], drafts: Sequence[int] = ()) -> RowEdits:
+    """One row for each slot, position and sampling. drafts: of the rows, -1 for none."""
     slots, positions, asked_ = zip(*samplings, strict=True)
     return RowEdits(
         slot=jnp.asarray(slots, jnp.int32),
         position=jnp.asarray(positions, jnp.int32),
+        draft=jnp.asarray(drafts or [-1] * len(slots), jnp.int32),
         edits=jnp.asarray([one.edits for one in asked_], jnp.int32),
         presence_penalty=jnp.asarray([one.presence_penalty for one in asked_], jnp.float32),
         frequency_penalty=jnp.asarray([one.frequency_penalty for one in asked_], jnp.float32),
@@ -209,7 +214,9 @@ def test_a_new_sequence_finds_nothing_of_the_last_one_in_its_slot() -> None:
 
 
 def test_the_bytes_that_are_planned_are_those_of_the_state() -> None:
-    assert state_bytes(LIMITS.slots, VOCAB) == sum(array.nbytes for array in empty())
+    for limits in (LIMITS, DRAFTING):
+        planned = state_bytes(limits.slots, limits.draft_rows, VOCAB)
+        assert planned == sum(array.nbytes for array in empty(limits))
 
 
 def test_more_biases_than_a_slot_holds_are_refused() -> None:
@@ -217,3 +224,49 @@ def test_more_biases_than_a_slot_holds_are_refused() -> None:
     check_biases(asked(logit_bias=biases, ends=(1,)))
     with pytest.raises(InvalidRequest, match="at most 512 are allowed"):
         check_biases(asked(logit_bias=biases, ends=(1,), min_tokens=3))
+
+
+@settings(max_examples=10)
+@given(
+    words=words_,
+    texts=st.tuples(*[st.lists(st.integers(0, 3), max_size=6)] * 2),
+    wrong=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+def test_rows_behind_draft_tokens_choose_and_keep_what_they_would_one_by_one(
+    words: tuple[tuple[int, ...], ...], texts: tuple[list[int], list[int]], wrong: int, seed: int
+) -> None:
+    """Four likely tokens, so that penalties and bad words often decide. The neighbour has none."""
+    free = asked(presence_penalty=0.4, frequency_penalty=0.3, bad_words=words)
+    sampling = replace(free, min_tokens=8, ends=(2,), repetition_penalty=1.1)
+    begun = written(written(empty(DRAFTING), 1, sampling, *texts), 2, free, [1])
+    first = sum(map(len, texts))
+    values = np.random.default_rng(seed).normal(size=(6, VOCAB)).astype(np.float32) - 9
+    values[:, :4] += 9
+    note, edit = _jitted()
+    alone, chosen = begun, list[int]()
+    for place in range(6):
+        row = rows([(1, first + place, sampling)])
+        token = edit(jnp.asarray(values[place : place + 1]), alone, row).argmax(-1)
+        alone, chosen = note(alone, row, token.astype(jnp.int32)), [*chosen, int(token[0])]
+        if place <= wrong:
+            kept = alone
+    drafts = [each ^ (place == wrong) for place, each in enumerate(chosen[:5])]
+    places = [(2, 4, free), *((1, first + place, sampling) for place in range(6)), (3, 0, asked())]
+    together = rows(places, [-1, -1, *drafts, -1])
+    edited = edit(jnp.asarray(np.concatenate([values[:1], values, values[:1]])), begun, together)
+    tokens = edited.argmax(-1).astype(jnp.int32)
+    assert tokens[1 : 2 + wrong].tolist() == chosen[: 1 + wrong]
+    for one, other in zip(note(begun, together, tokens), kept, strict=True):
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+def test_a_guided_row_behind_a_draft_token_has_a_mask_of_its_own() -> None:
+    guided, free = asked(guided=True), asked(allowed=(3,))
+    state = written(written(empty(DRAFTING), 0, guided, [1]), 1, free, [1])
+    masks = np.zeros((3, 1 + -(-VOCAB // 32)), np.int32)
+    masks[:, 0], masks[:, 1] = (0, LIMITS.slots + 1 + 1, LIMITS.slots), (1 << 5, 1 << 7, 0)
+    state = write_masks(state, jnp.asarray(masks))
+    places = [(0, 1, guided), (0, 2, guided), (1, 1, free), (1, 2, free)]
+    got = edit_logits(jnp.zeros((4, VOCAB)), state, rows(places, [-1, 5, -1, 3]))
+    assert np.argwhere(np.isfinite(got))[:, 1].tolist() == [5, 7, 3, 3]

@@ -80,7 +80,7 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, most: int, seed: int
     while len(tokens) < most and not guide.finished:
         if (mask := guide.mask()) is None:
             continue  # the machine is busy
-        token = rng.choice(_allowed(mask))
+        token = rng.choice(allowed_in(mask))
         if token in ends:
             break
         if guide.fits(token):
@@ -89,11 +89,11 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, most: int, seed: int
         else:
             again = guide.mask()
             assert again, "the mask has been there"
-            assert token not in _allowed(again), "what was refused is not allowed again"
+            assert token not in allowed_in(again), "what was refused is not allowed again"
     return b"".join(texts()[token] for token in tokens).decode(errors="replace")
 
 
-def _allowed(mask: bytes) -> list[int]:
+def allowed_in(mask: bytes) -> list[int]:
     bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
     return np.flatnonzero(bits).tolist()
 

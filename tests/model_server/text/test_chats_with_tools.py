@@ -9,6 +9,16 @@ import pytest
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
 from model_server.text.dialect import AnswerDialect, dialect_of
+from sax.call_form import (
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    GEMMA,
+    HERMES,
+    JSON_LIST,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_LIST,
+)
 from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
@@ -68,8 +78,6 @@ def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
 
 
 @each_case("options, messages, param", [
-        (WITH_TOOLS, [ASK], "tools"),
-        (ChatOptions(), [ASK, CALLED], "messages"),
         (ChatOptions(chat_template_kwargs='{"enable_thinking": 1}'), [ASK],
          "chat_template_kwargs.enable_thinking"),
         (ChatOptions(chat_template_kwargs='{"messages": []}'), [ASK],
@@ -151,22 +159,27 @@ def test_a_last_message_is_continued_where_it_ends(content: str, end: str) -> No
     assert made == f"<|x|>user\n{ASK.content}<|x|>\n<|x|>assistant\n{end}"
 
 
-def test_the_dialect_is_told_from_the_template() -> None:
-    deepseek = "<\uff5ctool\u2581calls\u2581begin\uff5c>"
+def test_the_dialect_of_a_template_that_writes_no_calls_is_told_from_its_words() -> None:
     known = {
-        "<tool_call>": AnswerDialect(ToolParser.HERMES),
-        "<tool_call> <think>": AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK),
-        "<tool_call><function=": AnswerDialect(),
-        "[TOOL_CALLS]": AnswerDialect(ToolParser.MISTRAL, older=True),
-        "[TOOL_CALLS] [ARGS]": AnswerDialect(ToolParser.MISTRAL),
-        '<|start_header_id|> "parameters": dictionary': AnswerDialect(ToolParser.LLAMA3),
-        "<|python_tag|>": AnswerDialect(ToolParser.LLAMA3),
-        "<start_of_turn> tools": AnswerDialect(ToolParser.GEMMA),
-        f"{deepseek} ```json": AnswerDialect(ToolParser.DEEPSEEK, older=True),
-        deepseek: AnswerDialect(ToolParser.DEEPSEEK),
-        "<|start|><|channel|>": AnswerDialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS),
-        "<|im_start|>": AnswerDialect(),
+        "tools <tool_call>": ("hermes", "none", HERMES),
+        "tools <tool_call> <think>": ("hermes", "think", HERMES),
+        "tools <tool_call><function=": ("learnt", "none", JSON_LIST),
+        "tools [TOOL_CALLS]": ("mistral", "none", MISTRAL_LIST),
+        "tools [TOOL_CALLS] [ARGS]": ("mistral", "none", MISTRAL),
+        'tools "parameters": dictionary': ("llama3", "none", LLAMA3),
+        "tools <|python_tag|>": ("llama3", "none", LLAMA3),
+        "tools <start_of_turn>": ("gemma", "none", GEMMA),
+        f"tools {DEEPSEEK.mark} ```json": ("deepseek", "none", DEEPSEEK_FENCED),
+        f"tools {DEEPSEEK.mark}": ("deepseek", "none", DEEPSEEK),
+        "xml_tools": ("learnt", "none", JSON_LIST),
+        "<|start|><|channel|>": ("gpt_oss", "gpt_oss", None),
+        "<|im_start|>": ("hermes", "none", HERMES),
     }
-    assert {source: dialect_of(source) for source in known} == known
-    assert dialect_of("<tool_call><think>", "none", "none") == AnswerDialect()
-    assert dialect_of("", "hermes", "think") == known["<tool_call> <think>"]
+    for source, told in known.items():
+        made = dialect_of(source)
+        assert (made.tools, made.reasoning, made.calls) == told, source
+    nothing = dialect_of("tools <tool_call><think>", tools="none", reasoning="none")
+    assert nothing == AnswerDialect()
+    assert dialect_of("", tools="hermes", reasoning="think") == AnswerDialect(
+        ToolParser.HERMES, ReasoningParser.THINK, HERMES
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
-from model_server.engine.types import Sampling
+from model_server.engine.types import Grammar, Sampling
+from model_server.grammars.constraint import Constraint
 from sax.types import Message
 from tests.demo_model import demo_model
 from tests.tools.bench.demo import COMPILED, GREEDY, load_demo, request
@@ -20,6 +24,7 @@ from tests.tools.bench.table import Table
 CONTEXT, SLOTS, ANSWER = 1024, 32, 128
 ROUNDS = 5
 _WARM = Sampling(temperature=0.8, top_k=0, top_p=0.95, seed=7)
+_PENALISED = replace(GREEDY, presence_penalty=0.1)
 _TEXT = (
     "The harbour of Lindau lies on the northern shore. Its lighthouse, built in 1856, is 33 metres "
     "high and still shows its light when ships ask for it by radio. A lion of Kelheim limestone, "
@@ -27,19 +32,57 @@ _TEXT = (
 )
 COPY = f"Repeat this text word for word:\n\n{_TEXT}"
 FREE = "Write a story about a lighthouse keeper and her dog."
+_NOTES = {
+    "type": "object",
+    "properties": {
+        "buildings": {
+            "type": "array",
+            "minItems": 8,
+            "maxItems": 8,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name_of_the_building": {"type": "string", "maxLength": 24},
+                    "height_in_metres": {"type": "integer", "minimum": 1, "maximum": 99},
+                },
+                "required": ["name_of_the_building", "height_in_metres"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["buildings"],
+    "additionalProperties": False,
+}
+NOTES = f"List the buildings of this text as JSON:\n\n{_TEXT}"
+
+
+class Case(NamedTuple):
+    """Answers of one kind, so many at a time."""
+
+    name: str
+    text: str
+    sampling: Sampling
+    batch: int
+    schema: Mapping[str, Any] | None = None  # JSON Schema that the answer keeps to
+    answer: int = ANSWER  # tokens, at most
+
+
 CASES = (
-    ("repeat a text, greedy", COPY, GREEDY, 1),
-    ("a story, greedy", FREE, GREEDY, 1),
-    ("a story, temperature 0.8", FREE, _WARM, 1),
-    ("repeat a text, greedy", COPY, GREEDY, 8),
-    ("a story, temperature 0.8", FREE, _WARM, 8),
-    ("repeat a text, greedy", COPY, GREEDY, 32),
-    ("a story, temperature 0.8", FREE, _WARM, 32),
+    Case("repeat a text, greedy", COPY, GREEDY, 1),
+    Case("a story, greedy", FREE, GREEDY, 1),
+    Case("a story, temperature 0.8", FREE, _WARM, 1),
+    Case("JSON under a schema, greedy", NOTES, GREEDY, 1, _NOTES, 4 * ANSWER),
+    Case("repeat a text, presence penalty 0.1", COPY, _PENALISED, 1),
+    Case("repeat a text, greedy", COPY, GREEDY, 8),
+    Case("a story, temperature 0.8", FREE, _WARM, 8),
+    Case("JSON under a schema, greedy", NOTES, GREEDY, 8, _NOTES, 4 * ANSWER),
+    Case("repeat a text, greedy", COPY, GREEDY, 32),
+    Case("a story, temperature 0.8", FREE, _WARM, 32),
 )
 # The model as its own draft model: always right, and as slow as the model, so it should not pay.
 DRAFT_CASES = (
-    ("a story, greedy, itself as draft model", FREE, GREEDY, 1),
-    ("a story, greedy, itself as draft model", FREE, GREEDY, 8),
+    Case("a story, greedy, itself as draft model", FREE, GREEDY, 1),
+    Case("a story, greedy, itself as draft model", FREE, GREEDY, 8),
 )
 
 
@@ -61,14 +104,23 @@ class Decoding:
         rendered = template.render([Message("user", text)])
         return tuple(self._loaded.tokenizer.encode_chat(rendered))
 
-    def tokens_per_second(self, prompt: tuple[int, ...], sampling: Sampling, batch: int) -> float:
+    def tokens_per_second(self, case: Case) -> float:
         """Run a batch of one prompt; measures from the moment when all prompts are computed."""
-        self._batch, self._begun = batch, set()
-        for row in range(batch):
-            self.engine.submit(request(prompt, ANSWER, replace(sampling, seed=row)))
-        for _ in range(batch):
+        self._batch, self._begun = case.batch, set()
+        prompt, grammar = self.encoded(case.text), self._grammar(case)
+        for row in range(case.batch):
+            sampling = replace(case.sampling, seed=row, guided=grammar is not None)
+            self.engine.submit(request(prompt, case.answer, sampling, grammar=grammar))
+        for _ in range(case.batch):
             self._ended.acquire()
         return self._tokens / (time.perf_counter() - self._since_s)
+
+    def _grammar(self, case: Case) -> Grammar | None:
+        if case.schema is None:
+            return None
+        assert self._loaded.grammars is not None
+        constraint = Constraint("json_schema", json.dumps(case.schema))
+        return asyncio.run(self._loaded.grammars.compile(constraint))
 
     def accepted(self) -> tuple[int, int]:
         stats = self.engine.stats()
@@ -88,10 +140,10 @@ class Decoding:
 def run() -> Table:
     table = Table(
         "Draft tokens",
-        f"SmolLM2-135M-Instruct (bf16 weights), {SLOTS} slots, answers of {ANSWER} tokens; "
-        f"median of {ROUNDS} rounds, in turns. Off: `SPECULATION` off. On: the default, null. "
-        "Tokens per second once all prompts are computed. Accepted: of the draft tokens that were "
-        "tried.",
+        f"SmolLM2-135M-Instruct (bf16 weights), {SLOTS} slots, answers of {ANSWER} tokens, under a "
+        f"schema until they are complete; median of {ROUNDS} rounds, in turns. Off: `SPECULATION` "
+        "off. On: the default, null. Tokens per second once all prompts are computed. Accepted: of "
+        "the draft tokens that were tried.",
         ("answer", "batch", "off tokens/s", "on tokens/s", "on / off", "accepted"),
     )
     off, on = Decoding("off"), Decoding(None)
@@ -104,19 +156,15 @@ def run() -> Table:
     return table
 
 
-def _measure(
-    table: Table, cases: Sequence[tuple[str, str, Sampling, int]], off: Decoding, on: Decoding
-) -> None:
+def _measure(table: Table, cases: Sequence[Case], off: Decoding, on: Decoding) -> None:
     """Add a row for each case, measured on both sides in turns."""
-    for name, text, sampling, batch in cases:
-        prompt = off.encoded(text)
+    for case in cases:
         before = on.accepted()
-        rounds = [
-            [side.tokens_per_second(prompt, sampling, batch) for side in (off, on)]
-            for _ in range(ROUNDS + 1)
-        ][1:]
+        rounds = [[side.tokens_per_second(case) for side in (off, on)] for _ in range(ROUNDS + 1)][
+            1:
+        ]
         right, tried = (now - then for now, then in zip(on.accepted(), before, strict=True))
         plain, drafted = (statistics.median(each) for each in zip(*rounds, strict=True))
         ratio = statistics.median(second / first for first, second in rounds)
         share = f"{right / tried:.0%} of {tried}" if tried else "none tried"
-        table.add(name, batch, f"{plain:.0f}", f"{drafted:.0f}", f"{ratio:.2f}", share)
+        table.add(case.name, case.batch, f"{plain:.0f}", f"{drafted:.0f}", f"{ratio:.2f}", share)

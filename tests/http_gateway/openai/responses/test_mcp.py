@@ -61,6 +61,14 @@ def gateway(cell: FakeCell, server: AddingServer) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
 
+def last_said(cell: FakeCell) -> object:
+    """The content of the last message that the model was asked with."""
+    prompt = cell.requests[-1].prompt
+    assert isinstance(prompt, tuple)
+    assert isinstance(prompt[-1], Message)
+    return prompt[-1].content
+
+
 def events(reply: httpx.Response) -> list[dict[str, Any]]:
     lines = [line for line in reply.text.split("\n") if line.startswith("data: ")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
@@ -134,12 +142,10 @@ async def test_calls_wait_for_approval_and_go_on_with_it():
         assert [item["type"] for item in second["output"]] == ["mcp_call", "message"]
         assert second["output"][0]["approval_request_id"] == request["id"]
         assert server.calls() == [{"name": "add", "arguments": {"a": 1}}]
-        assert isinstance(prompt := cell.requests[-1].prompt, tuple)
-        assert prompt[-1].content == "1"
+        assert last_said(cell) == "1"
         body = {**more, "input": [{**said, "approve": False, "reason": "No."}]}
         assert (await http.post(PATH, json=body)).status_code == 200
-        assert isinstance(prompt := cell.requests[-1].prompt, tuple)
-        assert prompt[-1].content == "The user did not approve this call. No."
+        assert last_said(cell) == "The user did not approve this call. No."
         assert len(server.calls()) == 1
         # What was approved and made before is not made again.
         again = {**more, "previous_response_id": second["id"], "input": "And?"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
-from model_server.engine.running.ops import Runner
+from model_server.engine.running.ops import Choose, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import RowResult
 
@@ -29,6 +29,10 @@ def answers(
         if in_flight:
             for update in scheduler.commit(in_flight[0], in_flight[1].result()[0]):
                 made[update.sequence].append(update.result)
+        if step and step.guided:
+            masks, failed = scheduler.masks(step)
+            assert not failed
+            runner.do(Choose(tuple(masks)))
         in_flight = launched
     return list(made.values())
 

@@ -6,17 +6,16 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from model_server.engine.beams.search import sampling_of
 from model_server.engine.buckets import closed_set
 from model_server.engine.drafting.drafting import Drafting, DraftTokens
 from model_server.engine.limits import EngineLimits, WindowLimits
+from model_server.engine.registry import new_sequence
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import BeamSettings
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, logprob
 from tests.model_server.engine.test_scheduler import (
@@ -30,8 +29,6 @@ from tests.model_server.engine.test_scheduler import (
 )
 from tests.model_server.engine.trace import Ask, alone, context_of, run
 from tests.model_server.examples import examples
-
-PENALISED = Sampling(0.0, 0, 1.0, seed=0, presence_penalty=0.5)
 
 
 class Oracle(Drafting):
@@ -129,13 +126,20 @@ def test_right_draft_tokens_save_steps_and_cost_no_token() -> None:
     assert len(trace.steps) == 30 - oracle.accepted
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, PENALISED])
-def test_tokens_that_depend_on_those_before_are_not_drafted(sampling: Sampling) -> None:
+def test_all_but_beam_searches_are_drafted() -> None:
     limits = limits_of(slots=8)
-    asks = [Ask(ask_for((5, 8), 10, sampling=sampling))]
-    oracle = Oracle(asks, limits, 0)
-    run(limits, asks, oracle)
-    assert bool(oracle.proposed) == (sampling is GREEDY)
+    plain = ask_for((5, 8), 10)
+    beams = BeamSettings(size=2, length_penalty=1.0)
+    searched = replace(
+        plain,
+        beams=beams,
+        stop_ids=frozenset({7}),
+        sampling=sampling_of(beams, frozenset({7})),
+    )
+    penalised = replace(plain, sampling=replace(GREEDY, presence_penalty=0.5, guided=True))
+    for request, drafted in ((plain, True), (penalised, True), (searched, False)):
+        sequence = new_sequence(1, request, limits)
+        assert (Drafting(4, 8).begin(sequence) is not None) == drafted
 
 
 def test_a_full_batch_runs_as_without_draft_tokens() -> None:

@@ -27,6 +27,7 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.drafting.driving import answers, tokens_of
 from tests.model_server.engine.running.test_runner import TINY
+from tests.model_server.engine.test_grammar_states import Counting
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 SLOTS, TOP_K, SAMPLES = 8, 4, 1600
@@ -40,6 +41,7 @@ LIMITS = EngineLimits(
     max_logit_rows=SLOTS,
     prefill_block=4,
     max_prefill_blocks=4,
+    draft_tokens=3,
 )
 WARM = Sampling(temperature=1.0, top_k=TOP_K, top_p=1.0, seed=0, logprobs=2)
 
@@ -70,19 +72,23 @@ class Tiny:
 
 
 class Eager(Drafting):
-    """Always waits to draft one token more of each sequence."""
+    """Always waits to draft some tokens more of each sequence."""
 
-    def __init__(self, draft_token: Callable[[Sequence], int]) -> None:
-        super().__init__(1, SLOTS)
+    def __init__(self, draft_token: Callable[[Sequence, int], int], most: int = 1) -> None:
+        """draft_token: of a sequence, so many places behind its last token."""
+        super().__init__(most, SLOTS)
         self._draft = draft_token
 
     def pays_to_wait(self) -> bool:
         return True
 
     def choose(self) -> DraftTokens:
-        running = self.live.running
-        most = SLOTS - len(running)
-        return {each.id: (self._draft(each),) for each in running[:most] if self.room(each)}
+        left, made = SLOTS - len(self.live.running), dict[int, tuple[int, ...]]()
+        for each in self.draftable:
+            count = min(left, self.room(each))
+            made[each.id] = tuple(self._draft(each, place) for place in range(count))
+            left -= count
+        return made
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +115,9 @@ def test_a_seed_gives_the_same_tokens_and_scores_with_draft_tokens(tiny: Tiny) -
     plain = answers(tiny.runner, asked(4, 20))
     known = [tokens_of(each) for each in plain]
 
-    def draft_token(sequence: Sequence) -> int:
+    def draft_token(sequence: Sequence, ahead: int) -> int:
         """Every third one is wrong."""
-        place = len(sequence.tokens) - len(PROMPT)
+        place = len(sequence.tokens) - len(PROMPT) + ahead
         return known[sequence.id - 1][place] ^ (place % 3 == 0)
 
     drafting = Eager(draft_token)
@@ -125,10 +131,40 @@ def test_a_seed_gives_the_same_tokens_and_scores_with_draft_tokens(tiny: Tiny) -
             assert [token for token, _ in result.top] == [token for token, _ in twin.top]
 
 
+def test_a_token_counts_the_draft_tokens_before_it_and_keeps_to_its_own_mask(tiny: Tiny) -> None:
+    """Penalties, bad words, ends held back and a grammar, with several draft tokens in a row."""
+    counted = replace(WARM, presence_penalty=1.5, frequency_penalty=0.5, repetition_penalty=1.3)
+    barred = tuple((first, second) for first in range(0, 97, 2) for second in (5, 50))
+    held = replace(counted, bad_words=barred, min_tokens=9, ends=(7, 8, 9), logit_bias=((3, 1.5),))
+    grammar = Counting(20, modulus=3, fussy=4)
+    samplings = (counted, held, replace(WARM, guided=True), replace(held, guided=True))
+    requests = [
+        replace(each, sampling=sampling, grammar=grammar if sampling.guided else None)
+        for each, sampling in zip(asked(4, 20), samplings, strict=True)
+    ]
+    for request in requests:
+        (plain,) = answers(tiny.runner, [request])
+        known = tokens_of(plain)
+
+        def draft_token(
+            sequence: Sequence, ahead: int, known: list[int] = known, step: int = 3
+        ) -> int:
+            place = len(sequence.tokens) - len(PROMPT) + ahead
+            return known[place] + step * (place % 5 == 4)
+
+        drafting = Eager(draft_token, 3)
+        (drafted,) = answers(tiny.runner, [request], drafting)
+        assert tokens_of(drafted) == known, request.sampling
+        assert drafting.accepted > 8, request.sampling
+        assert drafting.accepted < drafting.proposed or request.grammar, request.sampling
+        for result, twin in zip(plain, drafted, strict=True):
+            assert result.logprob == pytest.approx(twin.logprob, abs=1e-4)
+
+
 @pytest.mark.nightly
 def test_draft_tokens_leave_the_distribution_as_it_is(tiny: Tiny) -> None:
     """Chi-square of the first three tokens together: 64 outcomes, many after draft tokens."""
-    drafting = Eager(lambda sequence: int(tiny.chances(tuple(sequence.tokens)).argmax()))
+    drafting = Eager(lambda sequence, _: int(tiny.chances(tuple(sequence.tokens)).argmax()))
     requests = asked(SAMPLES, 3)
     groups = [requests[first : first + SLOTS // 2] for first in range(0, SAMPLES, SLOTS // 2)]
     made = Counter(

@@ -19,6 +19,7 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
 from tests.model_server.engine.conftest import Inbox
+from tests.model_server.engine.fake_drafts import FakeDrafts, bits_of
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
@@ -42,7 +43,7 @@ LIMITS = EngineLimits(
 
 
 @dataclass
-class Forcing:
+class Forcing(FakeDrafts):
     """After a token that `every` divides, the next `run` tokens count up from it; then any odd one.
 
     The answer is complete after `length` tokens.
@@ -111,7 +112,7 @@ def alone(request: EngineRequest, window: int | None = None) -> list[int]:
     assert isinstance(request.grammar, Forcing)
     guide, tokens = request.grammar.begin((), None, None), list(request.prompt)
     while len(tokens) < len(request.prompt) + request.max_tokens:
-        mask = np.frombuffer(guide.mask(), np.uint8)
+        mask = bits_of(guide.mask())
         tokens.append(first_allowed(next_token(tokens, request.sampling, window), mask))
         if tokens[-1] in request.stop_ids:
             break
