@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from http_gateway.app import create_app
@@ -199,3 +200,17 @@ async def test_a_server_that_fails_is_named():
         reply = await http.post(PATH, json=ASKED)
     assert reply.status_code == 400
     assert "the MCP server math cannot be used" in reply.json()["error"]["message"]
+
+
+async def test_openai_s_own_package_reads_lists_calls_and_answers():
+    cell, server = TalkingCell(call("math__add", a=1, b=2), "3."), AddingServer()
+    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="x")
+    async with client.with_options(http_client=gateway(cell, server)) as sdk:
+        tool: Any = SERVER
+        asked = sdk.responses.stream(model="smollm2", input="1+2?", tools=[tool])
+        async with asked as stream:
+            kinds = [event.type async for event in stream]
+            told = await stream.get_final_response()
+    assert "response.mcp_call.completed" in kinds
+    assert [item.type for item in told.output] == ["mcp_list_tools", "mcp_call", "message"]
+    assert told.output_text == "3."
