@@ -15,10 +15,12 @@ from http_gateway.config import GatewayConfig
 from http_gateway.mcp.servers import McpServers
 from sax.chat import AnswerFormat, Message, ToolCall
 from sax.storage.object_store import open_store
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest, TokenChunk
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.http_gateway.mcp.server import URL, AddingServer
+from tests.recorded_spans import RecordedSpans
 
 PATH = "/v1/responses"
 SERVER = {"type": "mcp", "server_label": "math", "server_url": URL, "require_approval": "never"}
@@ -55,9 +57,10 @@ class TalkingCell(FakeCell):
         await super().generate_to(request, sink, timeout_s)
 
 
-def gateway(cell: FakeCell, server: AddingServer) -> httpx.AsyncClient:
+def gateway(cell: FakeCell, server: AddingServer, tracer: Tracer = NO_TRACER) -> httpx.AsyncClient:
     mcp = McpServers(urls=frozenset([URL]), transport=server.transport)
-    app = create_app(cell, GatewayConfig(), store=open_store("memory://"), mcp=mcp)
+    store = open_store("memory://")
+    app = create_app(cell, GatewayConfig(), store=store, tracer=tracer, mcp=mcp)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
@@ -191,6 +194,17 @@ async def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], para
         reply = await http.post(PATH, json={**ASKED, "tools": [{**SERVER, **fields}]})
     assert (reply.status_code in (400, 403), reply.json()["error"]["param"]) == (True, param)
     assert server.bodies == []
+
+
+async def test_each_call_is_a_span_below_its_request():
+    cell, server = TalkingCell(call("math__add", a=1) + call("math__fail"), "Done."), AddingServer()
+    spans = RecordedSpans()
+    async with gateway(cell, server, spans) as http:
+        assert (await http.post(PATH, json=ASKED)).status_code == 200
+    good, bad = [span for span in spans.all if span.name.startswith("execute_tool")]
+    assert (good.name, good.attributes["sax.mcp.server"]) == ("execute_tool add", "math")
+    assert (good.error, bad.error) == ("", "failed")
+    assert good.parent == spans.all[-1].context
 
 
 async def test_a_server_that_fails_is_named():
