@@ -10,7 +10,6 @@ from http_gateway.openai.prompts import messages_schema, prompts_schema, texts_s
 from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.unsupported import (
     CHAT_UNCHANGED,
-    COMPLETION_UNCHANGED,
     LABELS,
     STREAM_OPTIONS_UNCHANGED,
 )
@@ -113,7 +112,7 @@ CHAT = RequestBody(
 COMPLETION = RequestBody(
     model=CompletionRequest,
     route=RequestRoute.COMPLETIONS,
-    unchanged=COMPLETION_UNCHANGED,
+    unchanged={},
     labels=LABELS,
     replaced={
         **_shared(RequestRoute.COMPLETIONS),

@@ -30,9 +30,6 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
     "web_search_options": (),
     "chat_template": (),
 }
-COMPLETION_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "suffix": ("",),
-}
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
 }
