@@ -26,6 +26,7 @@ from http_gateway.config import GatewayConfig
 from http_gateway.connection import BoundedConnection, connections
 from http_gateway.flags import parse_flags
 from http_gateway.openai.batches.worker import BatchWorker
+from http_gateway.openai.responses.background import BackgroundRuns
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import Credentials, read_pem
 from sax.auth.token_source import token_source, tokens_given
@@ -98,7 +99,8 @@ async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_T
     if certificate is not None:
         settings.ssl = certificate.context()
     worker: BatchWorker = app.state.batches
-    async with worker.running():
+    runs: BackgroundRuns = app.state.background
+    async with worker.running(), runs.running():
         await GatewayServer(settings).serve(sockets=[settings.bind_socket()])
 
 

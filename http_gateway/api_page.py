@@ -21,9 +21,14 @@ Generated from the gateway's `/openapi.json` by `make docs`; a running gateway s
 `/docs`, without loading anything from elsewhere. Every field and its bound come from the code that
 checks it.
 
-- `null` means the default of a field. A field that is not listed is refused by name; a gateway
-  that was started with `--lenient` ignores it and names it in the header `x-sax-ignored-fields`.
-- Where a field is one of few values that change nothing, others are refused, in both modes.
+- `null` means the default of a field. What can change nothing here is taken, and what would change
+  an answer and is not done is refused by name ([apis.md](apis.md) has the reasons). So a listed
+  field is honoured, unless its last column says that it changes nothing: as a label or a hint, or
+  because only values that change nothing are taken and others are refused, with or without
+  `--lenient`.
+- A field that is not listed is refused by name, inside others too. Ollama's routes, and all of a
+  gateway that was started with `--lenient`, ignore it and name it in the header
+  `x-sax-ignored-fields`.
 - Bodies are JSON, whatever content type they come with. Lengths of texts are in bytes of UTF-8.
 - `x-request-timeout` gives the time limit of a request in seconds, as the field `timeout` does.
 - `x-session-id` (at most 512 bytes) keeps the requests of a conversation at one replica and version

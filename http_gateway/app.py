@@ -30,6 +30,7 @@ from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
+from http_gateway.mcp.servers import McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes import (
     HeadRequests,
@@ -38,6 +39,7 @@ from http_gateway.modes import (
     Sessions,
     allow_origins,
 )
+from http_gateway.ollama.change_routes import OllamaChangeRoutes
 from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.audio.routes import AudioRoutes
@@ -46,12 +48,16 @@ from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
+from http_gateway.openai.conversations.kept_conversations import CONVERSATIONS, KeptConversations
+from http_gateway.openai.conversations.routes import ConversationRoutes
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
+from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
+from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.routes import ResponseRoutes
-from http_gateway.openai.responses.stored import StoredResponses
+from http_gateway.openai.responses.stored import ENDS, FOLDER, StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.stored import PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
@@ -64,9 +70,10 @@ from http_gateway.saxml.routes import SaxmlRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
-from sax.storage.object_store import ObjectStore
+from sax.storage.object_store import MeasuredStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
+SPACE_FOLDERS = (FOLDER, ENDS, CONVERSATIONS)  # what counts as kept for a key
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -74,12 +81,14 @@ def create_app(
     client: CellClient,
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
-    store: ObjectStore | None = None,
+    store: MeasuredStore | None = None,
     tracer: Tracer = NO_TRACER,
+    mcp: McpServers | None = None,
 ) -> FastAPI:
-    """Its `state.batches` runs batches while its `running` is entered.
+    """Its `state.batches` runs batches while its `running` is entered, and its `state.background`
+    looks after responses in the background.
 
-    store: of what clients keep here; None: they can keep nothing.
+    store: of what clients keep here; None: they can keep nothing. mcp: None: those of the config.
     """
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
@@ -106,10 +115,11 @@ def create_app(
     app.include_router(AnthropicRoutes(backend).router())
     app.include_router(OllamaRoutes(backend).router())
     app.include_router(OllamaModelRoutes(backend).router())
+    app.include_router(OllamaChangeRoutes(backend).router())
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
     limiter = Limiter()
-    app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings)
+    app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings, mcp)
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
@@ -131,8 +141,7 @@ def create_app(
     )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
 
-    if config.lenient:
-        app.add_middleware(LenientFields)
+    app.add_middleware(LenientFields, below="/" if config.lenient else "/api/")
     allow_origins(app, config.cors_origins)
 
     async def explain(request: Request, error: Exception) -> Response:
@@ -150,15 +159,28 @@ def _keep(
     backend: Backend,
     authentication: Authentication,
     limiter: Limiter,
-    store: ObjectStore | None,
+    store: MeasuredStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
+    mcp: McpServers | None,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
     config, patient = backend.config, PatientStore(store) if store is not None else None
-    stored = StoredResponses(store, config.response_ttl_s)
+    space = KeptSpace(store, SPACE_FOLDERS, config.max_key_bytes)
+    stored = StoredResponses(store, config.response_ttl_s, space=space)
+    conversations = KeptConversations(store, config.response_ttl_s, space)
+    runs = app.state.background = BackgroundRuns(stored, space, limiter)
     files = KeptFiles(store, most_bytes=config.max_key_bytes)
-    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored)
+    batches, responses = (
+        KeptBatches(store),
+        ResponseRoutes(
+            backend,
+            stored,
+            runs,
+            conversations,
+            mcp or McpServers(urls=read_mcp_servers(config.mcp_servers)),
+        ),
+    )
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,
         RequestRoute.COMPLETIONS: openai.completions,
@@ -170,10 +192,13 @@ def _keep(
         KeptBatches(patient if wanted else None),
         KeptFiles(patient),
         LineRunner(handlers, backend.catalog, authentication, limiter=limiter),
-        (stored.sweep, files.sweep, batches.sweep) if store is not None else (),
+        (stored.sweep, conversations.sweep, files.sweep, batches.sweep)
+        if store is not None
+        else (),
         slots=LineSlots(config.batch_concurrency, backend.metrics.busy),
     )
     app.include_router(responses.router())
+    app.include_router(ConversationRoutes(conversations).router())
     forbidden = [] if wanted else [Depends(refuse_batches)]
     for routes in (FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
         app.include_router(routes.router(), dependencies=forbidden)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from http_gateway.client_address import parse_networks
 from http_gateway.images.media_hosts import MediaHosts
+from http_gateway.mcp.servers import read_mcp_servers
 from http_gateway.modes import read_origins
 from sax.config import GATEWAY_PORT, check_address
 
@@ -59,8 +60,10 @@ class GatewayConfig:
     access_log: str = "on"  # or "off": one line a request
     log_format: str = "text"  # or "json"
     lenient: bool = False  # unknown fields pass, named in a header, instead of being refused
+    ollama_changes: bool = False  # Ollama's pull, create, copy and delete change the cell's models
     cors_origins: str = ""  # of web pages that may call; "": none, "*": any
     media_hosts: str = ""  # hosts from which images may be fetched; "": none
+    mcp_servers: str = ""  # URLs of MCP servers that responses may call; "": none
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
@@ -77,6 +80,7 @@ class GatewayConfig:
             raise ValueError("--tls_cert and --tls_key go together: give both or none")
         parse_networks(self.trusted_proxies)
         MediaHosts.parse(self.media_hosts)
+        read_mcp_servers(self.mcp_servers)
         chosen = (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS), ("batches", BATCHES))
         for name, choices in chosen:
             if (value := getattr(self, name)) not in choices:

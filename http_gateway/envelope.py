@@ -173,8 +173,11 @@ class _RecordingSend:
         await self._send(message)
 
     def _told(self) -> list[tuple[bytes, bytes]]:
-        """Return the request's id, and how long it waited if a token has come by now."""
+        """Return the request's id, how long it waited if a token has come by now, and if the model
+        calls tools in sax's own form."""
         told = [(b"x-request-id", self._record.request_id.encode())]
+        if self._record.generic_tools:
+            told.append((b"x-sax-tools", b"generic"))
         if self._record.queue_s is not None:
             told.append((b"x-sax-queue-seconds", f"{self._record.queue_s:.4f}".encode()))
         return told

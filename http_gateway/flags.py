@@ -103,6 +103,13 @@ def _add_access(parser: argparse.ArgumentParser, default: GatewayConfig) -> None
         "networks that are not public must be listed, too (default: none, images come in requests)",
     )
     add(
+        "--mcp_servers",
+        default=default.mcp_servers,
+        metavar="URLS",
+        help="comma-separated URLs of the MCP servers that responses may name as tools, and this "
+        "gateway then calls, such as https://mcp.example.com/mcp; exactly these (default: none)",
+    )
+    add(
         "--access_log",
         choices=ACCESS_LOG,
         default=default.access_log,
@@ -178,7 +185,13 @@ def _add_formats(parser: argparse.ArgumentParser, default: GatewayConfig) -> Non
         "--lenient",
         action="store_true",
         help="ignore unknown fields of requests and name them in the header x-sax-ignored-fields "
-        "of the reply (default: refuse them by name)",
+        "of the reply (default: refuse them by name, but on Ollama's routes)",
+    )
+    add(
+        "--ollama_changes",
+        action="store_true",
+        help="let /api/pull, create, copy and delete publish and unpublish models, with the rights "
+        "of the caller's key (default: only sax publish and its routes do)",
     )
 
 
@@ -188,8 +201,9 @@ def _add_store(parser: argparse.ArgumentParser, default: GatewayConfig) -> None:
         "--files",
         default=default.files,
         metavar="LOCATION",
-        help="keep responses, files and batches in this folder or bucket (a path, or a URL such as "
-        "gs://bucket/prefix); gateways that share it serve each other's (default: none are kept)",
+        help="keep responses, conversations, files and batches in this folder or bucket (a path, "
+        "or a URL such as gs://bucket/prefix); gateways that share it serve each other's (default: "
+        "none are kept)",
     )
     add(
         "--max_file_bytes",
@@ -201,8 +215,9 @@ def _add_store(parser: argparse.ArgumentParser, default: GatewayConfig) -> None:
         "--max_key_bytes",
         type=int,
         default=default.max_key_bytes,
-        help="uploads of a key are refused beyond so many bytes of all of its files; without keys, "
-        "of all callers' (%(default)s)",
+        help="uploads of a key are refused beyond so many bytes of all of its files, and its "
+        "responses and conversations are not stored beyond as many of theirs; without keys, of all "
+        "callers' (%(default)s)",
     )
     add(
         "--batches",
@@ -222,5 +237,6 @@ def _add_store(parser: argparse.ArgumentParser, default: GatewayConfig) -> None:
         "--response_ttl_s",
         type=float,
         default=default.response_ttl_s,
-        help="how long a stored response is kept (%(default)s)",
+        help="how long a stored response is kept, and a conversation after its last item "
+        "(%(default)s)",
     )

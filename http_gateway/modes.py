@@ -2,8 +2,9 @@
 
 The header x-session-id keeps the requests of a conversation at one replica. HEAD is answered on
 every route of GET: the same head, without a body (RFC 9110, 9.3.2). In lenient mode, off by
-default, unknown fields pass, and a header of the reply names them; fields that are known and cannot
-be honoured are refused in both modes. Requests of browsers' pages of other origins are refused
+default and always on for Ollama's routes, as Ollama ignores what it does not know, unknown fields
+pass, and a header of the reply names them; fields that are known and cannot be honoured are refused
+in both modes. Requests of browsers' pages of other origins are refused
 unless their origins are listed; preflights are answered outermost, so that they need no key and
 errors carry the headers, too.
 """
@@ -106,11 +107,13 @@ def ignored(path: str) -> bool:
 class LenientFields:
     """ASGI middleware that turns the mode on for each request."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, below: str) -> None:
+        """below: beginning of the paths that have the mode."""
         self._app = app
+        self._below = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or not scope["path"].startswith(self._below):
             return await self._app(scope, receive, send)
         found: dict[str, None] = {}
 

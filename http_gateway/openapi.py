@@ -72,11 +72,16 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorBody
 
 
+class AnthropicErrorDetails(TypedDict):
+    error_code: str
+
+
 class AnthropicErrorBody(TypedDict):
     """Fault of a request; the message names the field at fault, if one is."""
 
     type: str
     message: str
+    details: AnthropicErrorDetails
 
 
 class AnthropicError(TypedDict):
@@ -117,7 +122,10 @@ class RequestBody:
     unchanged: Mapping[str, Iterable[object]] = field(default_factory=dict[str, Iterable[object]])
     labels: Iterable[str] = ()  # fields that change nothing, whatever they say
     replaced: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
+    # Field -> why other values of it are refused, or what it does
+    remarks: Mapping[str, str] = field(default_factory=dict[str, str])
     rules: tuple[Schema, ...] = ()  # what fields demand of each other
+    closed: bool = True  # other fields are refused
 
     def schema(self) -> Schema:
         """Return the JSON Schema, without references."""
@@ -134,8 +142,11 @@ class RequestBody:
                 branch |= {"pattern": MODEL_NAME_PATTERN} if branch["type"] == "string" else {}
         properties |= {name: _label(rows[name]) for name in sorted(self.labels)}
         properties |= {name: one_of(values) for name, values in self.unchanged.items()}
-        properties |= self.replaced
-        schema["additionalProperties"] = False
+        properties |= {name: dict(replaced) for name, replaced in self.replaced.items()}
+        for name, remark in self.remarks.items():
+            said = properties[name].get("description", "")
+            properties[name]["description"] = f"{said} {remark}".strip()
+        schema["additionalProperties"] = not self.closed
         return schema | ({"allOf": list(self.rules)} if self.rules else {})
 
 

@@ -203,9 +203,12 @@ def anthropic_error(problem: Problem, request_id: str = "") -> bytes:
     request_id: "" for that of the current request.
     """
     usual = "api_error" if problem.status >= 500 else "invalid_request_error"
+    # Agents know by these words that they must shorten the conversation.
+    too_long = "prompt is too long: " if problem.code == "context_length_exceeded" else ""
     error = {
         "type": _ANTHROPIC_TYPES.get(problem.status, usual),
-        "message": problem.text,
+        "message": too_long + problem.text,
+        "details": {"error_code": problem.code},
     }
     told = request_id or RequestRecord.current().request_id
     return msgspec.json.encode({"type": "error", "error": error, "request_id": told})

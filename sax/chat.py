@@ -3,11 +3,15 @@ of the answer is divided into reasoning, content and calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
+
+from sax.call_form import CallForm
+
+LEARNT = "learnt"  # in place of a ToolParser: as the template writes calls
 
 
 class ToolParser(StrEnum):
@@ -26,8 +30,21 @@ class ReasoningParser(StrEnum):
     """Form in which a model writes its reasoning."""
 
     NONE = "none"
-    THINK = "think"  # <think>...</think>
+    THINK = "think"  # <think>...</think>, or other marks that the template writes
     GPT_OSS = "gpt_oss"  # harmony's analysis channel
+
+
+# Efforts of reasoning -> the most tokens of it (None: no limit) where the model's template has no
+# word for efforts.
+THINKING_TOKENS: Mapping[str, int | None] = {
+    "none": 0,
+    "minimal": 256,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": None,
+    "max": None,
+}
 
 
 class ToolChoice(StrEnum):
@@ -121,6 +138,7 @@ class ChatOptions:
     tools: tuple[Tool, ...] = ()
     tool_choice: str = ToolChoice.AUTO
     tool_name: str = ""
+    allowed_tools: tuple[str, ...] = ()  # only these may be called; (): all
     parallel_tool_calls: bool = True  # False: at most one call
     chat_template_kwargs: str = ""  # JSON object: variables of the template
     add_generation_prompt: bool = True
@@ -131,6 +149,13 @@ class ChatOptions:
     @property
     def may_call(self) -> bool:
         return bool(self.tools) and self.tool_choice != ToolChoice.NONE
+
+    @property
+    def callable_tools(self) -> tuple[str, ...]:
+        """Names of the tools that an answer may call."""
+        if not self.may_call:
+            return ()
+        return self.allowed_tools or tuple(tool.name for tool in self.tools)
 
     @property
     def must_call(self) -> bool:
@@ -155,6 +180,11 @@ def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
 class AnswerFormat(msgspec.Struct, frozen=True, gc=False):
     """Forms by which the text of an answer is divided."""
 
-    tools: str = ToolParser.NONE
+    tools: str = ToolParser.NONE  # of an older gateway's parsers, the one that fits best
     reasoning: str = ReasoningParser.NONE
     reasoning_open: bool = False  # the answer begins inside the reasoning
+    calls: CallForm | None = None  # None: as `tools` says
+    # By tool and parameter, the JSON types of values, where a form writes values without quotes.
+    kinds: dict[str, dict[str, list[str]]] = {}
+    thoughts: tuple[str, str] | None = None  # around the reasoning; None: as `reasoning` says
+    generic: bool = False  # the model's template has no tools: sax told it of them

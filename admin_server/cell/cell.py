@@ -433,7 +433,16 @@ class Cell:
             *override_warnings(spec.model_path, spec.overrides),
             *unjudged(spec, self.reconciler.infos()),
         )
-        return PublishedModel(spec, replicas, methods, wanted, why, warnings=warnings)
+        history = self.ledger.state.versions.get(spec.model_id, ())
+        return PublishedModel(
+            spec,
+            replicas,
+            methods,
+            wanted,
+            why,
+            warnings=warnings,
+            published_at_s=versions.of_spec(history, spec).at_s,
+        )
 
     def _methods(self, model_id: str) -> tuple[str, ...]:
         held = self._seen.model(model_id).held.values()

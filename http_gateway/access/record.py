@@ -26,6 +26,7 @@ class RequestRecord:
     completion_tokens: int = 0
     first_token_s: float | None = None
     queue_s: float | None = None  # at a model server, of its answer that waited longest
+    generic_tools: bool = False  # sax told the model of its tools: its template has no place
     span: RequestSpan | None = None  # None: nobody traces it
     ending: str = ""  # of a stream, or "gone" for a client that did not wait
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from sax.errors import Cancelled, SaxError, wire_name
@@ -26,6 +27,29 @@ class RequestSpan:
     def call(self, request: GenerateRequest) -> CallSpan:
         """Return the span of a call to the cell, which begins now."""
         return CallSpan(self._tracer, self.context, request)
+
+    def tool(self, name: str, server: str) -> Callable[[str], None]:
+        """Begin the span of a call of a tool; call the result with what went wrong, or ""."""
+        began_ns = time.time_ns()
+
+        def end(error: str) -> None:
+            span = Span(
+                name=f"execute_tool {name}",
+                context=self.context.child(),
+                parent=self.context,
+                kind=SpanKind.CLIENT,
+                began_ns=began_ns,
+                ended_ns=time.time_ns(),
+                attributes={
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": name,
+                    "sax.mcp.server": server,
+                },
+                error=error,
+            )
+            self._tracer.record((span,))
+
+        return end
 
     def end(self, method: str, route: str, status: int, more: dict[str, Value]) -> None:
         """Record it. more: further attributes, of which empty ones say nothing."""

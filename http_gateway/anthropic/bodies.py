@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from http_gateway.anthropic.content import LIFETIMES
-from http_gateway.anthropic.content import UNCHANGED as BLOCK_UNCHANGED
+from http_gateway.anthropic.blocks import LIFETIMES, LONGEST_SCOPE
+from http_gateway.anthropic.blocks import UNCHANGED as BLOCK_UNCHANGED
+from http_gateway.anthropic.content import UNTIL_NEXT
+from http_gateway.anthropic.context_edits import MOST_EDITS, MOST_NAMES
 from http_gateway.anthropic.schema import (
+    COUNT_UNCHANGED,
     EFFORTS,
     MESSAGE_UNCHANGED,
-    SHARED_UNCHANGED,
-    THINKING,
     CountRequest,
     MessageRequest,
 )
+from http_gateway.anthropic.thinking import DISPLAYS, KINDS, MISMATCHES
 from http_gateway.anthropic.tools import CHOICES
 from http_gateway.anthropic.tools import UNCHANGED as TOOL_UNCHANGED
 from http_gateway.images.image_link import MEDIA_TYPES
@@ -49,7 +51,14 @@ def _or_null(schema: Schema) -> Schema:
 
 
 _CACHE = _or_null(
-    _object({"type": {"const": "ephemeral"}, "ttl": {"enum": [None, *LIFETIMES]}}, ["type"])
+    _object(
+        {
+            "type": {"const": "ephemeral"},
+            "ttl": {"enum": [None, *LIFETIMES]},
+            "scope": {"type": ["string", "null"], "maxLength": LONGEST_SCOPE},
+        },
+        ["type"],
+    )
 )
 
 
@@ -91,36 +100,67 @@ _IMAGE = _block(
     },
     ["source"],
 )
+_SOURCE: Schema = {
+    "anyOf": [
+        _object(
+            {"type": {"const": "text"}, "media_type": {"enum": [None, "text/plain"]},
+             "data": _TEXT},
+            ["type", "data"],
+        ),
+        _object(
+            {"type": {"const": "content"}, "content": _content(_TEXTS, _IMAGE, least=0)},
+            ["type", "content"],
+        ),
+    ]
+}  # fmt: skip
+_DOCUMENT = _block(
+    "document",
+    {"source": _SOURCE, "title": _or_null(_TEXT), "context": _or_null(_TEXT)},
+    ["source"],
+)
+_FOUND = _block(
+    "search_result",
+    {"source": _TEXT, "title": _TEXT, "content": _content(_TEXTS, least=0)},
+    ["source", "title", "content"],
+)
 _THINKING = _block(
     "thinking", {"thinking": _TEXT, "signature": {"type": ["string", "null"]}}, ["thinking"]
 )
+_HIDDEN = _block("redacted_thinking", {"data": {"type": ["string", "null"]}}, [])
 _USE = _block(
     "tool_use",
     {"id": _ID, "name": _NAME, "input": {"type": "object"}},
     ["id", "name", "input"],
 )
+_REFERENCE = _block("tool_reference", {"tool_name": _ID}, ["tool_name"])
 _RESULT = _block(
     "tool_result",
     {
         "tool_use_id": _ID,
-        "content": _or_null(_content(_TEXTS, least=0)),
+        "content": _or_null(_content(_TEXTS, _IMAGE, _DOCUMENT, _FOUND, _REFERENCE, least=0)),
         "is_error": _FLAG,
     },
     ["tool_use_id"],
 )
 
 
-def _turn(role: str, *blocks: Schema) -> Schema:
-    return _object({"role": {"const": role}, "content": _content(*blocks)}, ["role", "content"])
+def _turn(role: str, *blocks: Schema, **own: Schema) -> Schema:
+    shared = {"role": {"const": role}, "content": _content(*blocks)}
+    return _object({**shared, **own}, ["role", "content"])
 
 
 _MESSAGES: Schema = {
     "type": "array",
     "items": {
         "anyOf": [
-            _turn("user", _TEXTS, _IMAGE, _RESULT),
-            _turn("assistant", _TEXTS, _THINKING, _USE),
-            _turn("system", _TEXTS),
+            _turn("user", _TEXTS, _IMAGE, _DOCUMENT, _FOUND, _RESULT),
+            _turn("assistant", _TEXTS, _THINKING, _HIDDEN, _USE),
+            _turn(
+                "system",
+                _TEXTS,
+                clear_at={"enum": [None, "never", UNTIL_NEXT]},
+                output_config=_or_null(_object({})),
+            ),
         ]
     },
     "minItems": 1,
@@ -133,6 +173,8 @@ _TOOL: Schema = _object(
         "description": {"type": ["string", "null"], "maxLength": TOOL_TEXT_BYTES},
         "input_schema": {"type": "object"},
         "strict": _FLAG,
+        "defer_loading": _FLAG,
+        "input_examples": _or_null({"type": "array", "items": {"type": "object"}}),
         "cache_control": _CACHE,
         **{name: one_of(values) for name, values in TOOL_UNCHANGED.items()},
     },
@@ -153,6 +195,10 @@ _CHOICE: Schema = {
     ]
 }  # fmt: skip
 _BUDGET = field(_ROUTE, "thinking.budget_tokens")
+_SHOWN: dict[str, Schema] = {
+    "display": {"enum": [None, *DISPLAYS]},
+    "block_binding": _or_null(_object({"prefix_mismatch_behavior": {"enum": [*MISMATCHES]}})),
+}
 _THOUGHT: Schema = {
     "anyOf": [
         _object(
@@ -163,21 +209,70 @@ _THOUGHT: Schema = {
                     "minimum": _BUDGET.least,
                     "maximum": _BUDGET.most,
                 },
-                "display": _NULL,
+                **_SHOWN,
             },
             ["type", "budget_tokens"],
         ),
         _object(
             {
-                "type": {"enum": [kind for kind in THINKING if kind != "enabled"]},
+                "type": {"enum": [kind for kind in KINDS if kind != "enabled"]},
                 "budget_tokens": _NULL,
-                "display": _NULL,
+                **_SHOWN,
             },
             ["type"],
         ),
         _NULL,
     ]
 }
+
+
+def _amount(*kinds: str, least: int = 0) -> Schema:
+    value: Schema = {"type": "integer", "minimum": least}
+    return _object({"type": {"enum": [*kinds]}, "value": value}, ["type", "value"])
+
+
+_TOOL_NAMES: Schema = {"type": "array", "items": {"type": "string"}, "maxItems": MOST_NAMES}
+_EDITS: Schema = {
+    "anyOf": [
+        _object(
+            {
+                "type": {"const": "clear_thinking_20251015"},
+                "keep": {
+                    "anyOf": [
+                        {"const": "all"},
+                        _object({"type": {"const": "all"}}, ["type"]),
+                        _amount("thinking_turns", least=1),
+                        _NULL,
+                    ]
+                },
+            },
+            ["type"],
+        ),
+        _object(
+            {
+                "type": {"const": "clear_tool_uses_20250919"},
+                "trigger": _or_null(_amount("input_tokens", "tool_uses")),
+                "keep": _or_null(_amount("tool_uses")),
+                "clear_at_least": _or_null(_amount("input_tokens")),
+                "exclude_tools": _or_null(_TOOL_NAMES),
+                "clear_tool_inputs": {"anyOf": [_FLAG, _TOOL_NAMES]},
+            },
+            ["type"],
+        ),
+        _object(
+            {
+                "type": {"const": "compact_20260112"},
+                "trigger": _or_null(_amount("input_tokens")),
+                "instructions": {"type": ["string", "null"]},
+                "pause_after_compaction": _FLAG,
+            },
+            ["type"],
+        ),
+    ]
+}
+_CONTEXT = _or_null(
+    _object({"edits": _or_null({"type": "array", "items": _EDITS, "maxItems": MOST_EDITS})})
+)
 _FORMAT = _object({"type": {"const": "json_schema"}, "schema": {"type": "object"}},
                   ["type", "schema"])  # fmt: skip
 _OUTPUT = _or_null(_object({"effort": {"enum": [None, *EFFORTS]}, "format": _or_null(_FORMAT)}))
@@ -188,6 +283,21 @@ def _system() -> Schema:
     return {"anyOf": [_TEXT, many, _NULL]}
 
 
+def _taken(schema: Schema, why: str) -> Schema:
+    """Return the schema of a field that is checked and changes nothing."""
+    return {**schema, "description": f"Changes nothing: {why}."}
+
+
+def _text_or_null(name: str) -> Schema:
+    return {"type": ["string", "null"], "maxLength": field(_ROUTE, name).bytes}
+
+
+def _many_or_null(name: str, items: Schema) -> Schema:
+    many = {"type": "array", "items": items, "maxItems": field(_ROUTE, name).count}
+    return _or_null(many)
+
+
+_BETAS = _many_or_null("betas", {"type": "string", "maxLength": field(_ROUTE, "betas").bytes})
 _SHARED: dict[str, Schema] = {
     "messages": _MESSAGES,
     "system": _system(),
@@ -195,7 +305,23 @@ _SHARED: dict[str, Schema] = {
     "tool_choice": _CHOICE,
     "thinking": _THOUGHT,
     "output_config": _OUTPUT,
-    "cache_control": _CACHE,
+    "cache_control": _taken(_CACHE, "every prompt is in the prefix cache"),
+    "context_management": _CONTEXT,
+    "thread": _taken(
+        _or_null(_object({"type": {"const": "create"}}, ["type"])),
+        "no conversation is held here, which a thread that goes on is told",
+    ),
+    "betas": _taken(_BETAS, "what they turn on is on"),
+    "anthropic_beta": _taken(_BETAS, "what they turn on is on"),
+    "anthropic_version": _taken(_text_or_null("anthropic_version"), "there is one"),
+    "fallbacks": _taken(
+        {"anyOf": [{"const": "default"}, _many_or_null("fallbacks", {"type": "object"})]},
+        "no model here declines for a policy",
+    ),
+    "diagnostics": _taken(
+        _or_null({"type": "object", "maxProperties": field(_ROUTE, "diagnostics").count}),
+        "the reply has none",
+    ),
 }
 _USER = _or_null(_object({"user_id": {"type": ["string", "null"], "maxLength": LABEL_BYTES}}))
 MESSAGE = RequestBody(
@@ -211,6 +337,6 @@ MESSAGE = RequestBody(
 COUNT = RequestBody(
     model=CountRequest,
     route=RequestRoute.COUNT_TOKENS,
-    unchanged=SHARED_UNCHANGED,
+    unchanged=COUNT_UNCHANGED,
     replaced=_SHARED,
 )

@@ -1,8 +1,4 @@
-"""Converts Anthropic's messages to those that a chat template reads.
-
-Texts, images of users, calls of tools, their results and reasoning are supported; other blocks are
-refused by the path of their type.
-"""
+"""Converts Anthropic's messages to those that a chat template reads."""
 
 from __future__ import annotations
 
@@ -12,36 +8,26 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from http_gateway.anthropic.blocks import Block, Part, joined_texts, read_blocks
 from http_gateway.bounds import bounded
-from http_gateway.images.image_link import ImageLink, joined, read_base64, read_url
+from http_gateway.images.image_link import joined
 from http_gateway.openai.tools import object_at, read_arguments, read_name
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Image, Message, ToolCall
-from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
-from sax.fields.table import field
 from sax.format import quoted
 
-_CONTENT = field(RequestRoute.MESSAGES, "messages.content")
-_ID = field(RequestRoute.CHAT, "messages.tool_calls.id")
-_PARTS = {
-    "system": ("text",),
-    "user": ("text", "image", "tool_result"),
-    "assistant": ("text", "thinking", "tool_use"),
-}
-# Field of a block -> the values besides null that change nothing
+ROLES = ("system", "user", "assistant")
+# Field of a message -> the values besides null that change nothing
 UNCHANGED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
-    "text": {"citations": ([],)},
-    "image": {},
-    "tool_use": {"caller": ({"type": "direct"},), "toolset_name": ()},
-    "tool_result": {"toolset_name": ()},
-    "thinking": {},
+    "system": {"clear_at": ("never",), "output_config": ({},)},
+    "user": {},
+    "assistant": {},
 }
-LIFETIMES = ("5m", "1h")
-# Type of an image's source -> its fields
-SOURCES = {"base64": ("data", "media_type"), "url": ("url",)}
-
-Block = tuple[str, str, dict[str, Any]]  # type, path, further fields
+UNTIL_NEXT = "next_user_message"  # a value of clear_at
+# Claude Code tells its version and its client in a block of the system prompt.
+BILLING = "x-anthropic-billing-header:"
 
 
 class AnthropicTurn(BaseModel):
@@ -53,9 +39,28 @@ class AnthropicTurn(BaseModel):
     content: Annotated[object, bounded(RequestRoute.MESSAGES, "messages.content")]
 
 
+def read_chat(
+    system: str | list[dict[str, object]] | None, turns: Sequence[AnthropicTurn]
+) -> tuple[Message, ...]:
+    """Return the system prompt, if there is one, and the messages.
+
+    System messages before all others belong to the system prompt. Raises InvalidRequest or
+    UnsupportedParameter naming the part, as in messages[2].role.
+    """
+    before, rest = read_system(system), read_turns(turns)
+    if before and rest[:1] and rest[0].role == "system":
+        return (_joined([*before, rest[0]]), *rest[1:])
+    return (*before, *rest)
+
+
 def read_system(value: str | list[dict[str, object]] | None) -> tuple[Message, ...]:
-    """Return the system prompt as a message, if there is one. Raises InvalidRequest."""
-    text = _texts(_blocks(value or "", "system", "system"))
+    """Return the system prompt as a message, if there is one. Raises InvalidRequest.
+
+    A billing header is left out: it is a label of the request, and as the prompt's first words
+    would differ from one session to the next, so that no prefix were found in the cache.
+    """
+    blocks = read_blocks(value or "", "system", "system")
+    text = joined_texts(each for each in blocks if not each.text("text").startswith(BILLING))
     return (Message("system", text),) if text else ()
 
 
@@ -63,8 +68,14 @@ def read_turns(turns: Sequence[AnthropicTurn]) -> tuple[Message, ...]:
     """Raises InvalidRequest or UnsupportedParameter naming the part, as in messages[2].role."""
     calls: dict[str, str] = {}
     groups: list[list[Message]] = []
+    last_user = max((n for n, turn in enumerate(turns) if turn.role == "user"), default=-1)
     for number, turn in enumerate(turns):
-        for message in _messages_of(turn, f"messages[{number}]", calls):
+        said = _messages_of(turn, f"messages[{number}]", calls)
+        if turn.role == "system" and _is_over(turn, number < last_user):
+            continue
+        for message in said:
+            if message.role == "system" and any(group[-1].role != "system" for group in groups):
+                message = _reminder(message)
             if groups and _may_join(groups[-1][-1], message):
                 groups[-1].append(message)
             else:
@@ -78,147 +89,93 @@ def read_turns(turns: Sequence[AnthropicTurn]) -> tuple[Message, ...]:
     return made
 
 
-def check_cache_control(value: object, at: str) -> None:
-    """Raise InvalidRequest unless this is Anthropic's cache_control, which changes nothing: every
-    prompt is cached."""
-    if value is None:
-        return
-    fields = object_at(value, at)
-    lifetime = fields.pop("ttl", None)
-    if fields != {"type": "ephemeral"} or lifetime not in (None, *LIFETIMES):
-        raise InvalidRequest(
-            f'{at}: send {{"type": "ephemeral"}}, with a ttl of 5m or 1h, or leave it out', param=at
-        )
+def referenced_tools(turns: Sequence[AnthropicTurn]) -> tuple[str, ...]:
+    """Return the names in the tool_reference blocks of checked messages, in order, each once."""
+    results = (block for turn in turns for block in _objects(turn.content))
+    held = (each for result in results for each in _objects(result.get("content")))
+    named = [str(each["tool_name"]) for each in held if each.get("type") == "tool_reference"]
+    return tuple(dict.fromkeys(named))
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", value) if isinstance(value, list) else []
 
 
 def _messages_of(turn: AnthropicTurn, at: str, calls: dict[str, str]) -> Iterable[Message]:
     """calls: name of each call so far by its id; those of this turn are added."""
-    if turn.role not in _PARTS:
-        known = ", ".join(_PARTS)
+    if turn.role not in ROLES:
         raise InvalidRequest(
-            f"{at}.role {quoted(turn.role)}: use one of {known}", param=f"{at}.role"
+            f"{at}.role {quoted(turn.role)}: use one of {', '.join(ROLES)}", param=f"{at}.role"
         )
-    refuse_unsupported(turn.model_extra, {}, at=f"{at}.")
-    blocks = _blocks(turn.content, f"{at}.content", turn.role)
+    extra = dict(turn.model_extra or {})
+    if turn.role == "system" and extra.get("clear_at") == UNTIL_NEXT:
+        del extra["clear_at"]  # read by `_is_over`
+    refuse_unsupported(extra, UNCHANGED[turn.role], at=f"{at}.")
+    blocks = read_blocks(turn.content, f"{at}.content", turn.role)
     if not blocks:
         raise InvalidRequest(f"{at}.content is empty: send a block", param=f"{at}.content")
     if turn.role == "assistant":
         return [_assistant(blocks, calls)]
-    return _user(blocks, turn.role, calls)
+    return [*_user(blocks, turn.role, calls)]
 
 
-def _blocks(content: object, at: str, role: str) -> list[Block]:
-    if isinstance(content, str):
-        _CONTENT.check_text(content, at)
-        return [("text", at, {"text": content})]
-    if not isinstance(content, list):
-        raise InvalidRequest(f"{at}: send a text or a list of blocks", param=at)
-    entries = cast("list[object]", content)
-    _CONTENT.check_count(len(entries), at)
-    return [_block(entry, f"{at}[{n}]", role) for n, entry in enumerate(entries)]
+def _is_over(turn: AnthropicTurn, answered: bool) -> bool:
+    """True for a system message that was for one turn, which has passed."""
+    return answered and (turn.model_extra or {}).get("clear_at") == UNTIL_NEXT
 
 
-def _block(entry: object, at: str, role: str) -> Block:
-    fields = object_at(entry, at)
-    kind = fields.pop("type", None)
-    if kind not in _PARTS[role]:
-        raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported here: send {' or '.join(_PARTS[role])} "
-            "blocks only",
-            param=f"{at}.type",
-        )
-    check_cache_control(fields.pop("cache_control", None), f"{at}.cache_control")
-    own = {name: value for name in _OWN[kind] if (value := fields.pop(name, None)) is not None}
-    refuse_unsupported(fields, UNCHANGED[kind], at=f"{at}.")
-    return kind, at, own
-
-
-_OWN = {
-    "text": ("text",),
-    "image": ("source",),
-    "thinking": ("thinking", "signature"),
-    "tool_use": ("id", "name", "input"),
-    "tool_result": ("tool_use_id", "content", "is_error"),
-}
-
-
-def _text(fields: Mapping[str, object], name: str, at: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{at}.{name}: send a text", param=f"{at}.{name}")
-    _CONTENT.check_text(value, f"{at}.{name}")
-    return value
-
-
-def _id(fields: Mapping[str, object], name: str, at: str) -> str:
-    value = _text(fields, name, at)
-    _ID.check_text(value, f"{at}.{name}")
-    return value
-
-
-def _texts(blocks: Iterable[Block], name: str = "text") -> str:
-    return "\n".join(_text(own, name, at) for kind, at, own in blocks if kind == name)
+def _reminder(message: Message) -> Message:
+    """Return a system message that comes after others as a part of the user's turn: most chat
+    templates have a place for a system message at the beginning only."""
+    return Message("user", f"<system-reminder>\n{message.content}\n</system-reminder>")
 
 
 def _assistant(blocks: Sequence[Block], calls: dict[str, str]) -> Message:
-    made = tuple(_call(own, at) for kind, at, own in blocks if kind == "tool_use")
+    made = tuple(_call(block) for block in blocks if block.kind == "tool_use")
     calls.update({call.id: call.name for call in made})
-    return Message(
-        "assistant", _texts(blocks), tool_calls=made, reasoning=_texts(blocks, "thinking")
-    )
+    reasoning = joined_texts(blocks, "thinking")
+    return Message("assistant", joined_texts(blocks), tool_calls=made, reasoning=reasoning)
 
 
-def _call(fields: Mapping[str, object], at: str) -> ToolCall:
-    given = object_at(fields.get("input"), f"{at}.input")
-    name = read_name(fields.get("name"), at)
-    return ToolCall(_id(fields, "id", at), name, read_arguments(given, f"{at}.input"))
+def _call(block: Block) -> ToolCall:
+    at = block.at
+    given = object_at(block.fields.get("input"), f"{at}.input")
+    name = read_name(block.fields.get("name"), at)
+    return ToolCall(block.id("id"), name, read_arguments(given, f"{at}.input"))
 
 
 def _user(blocks: Iterable[Block], role: str, calls: Mapping[str, str]) -> Iterator[Message]:
     """Return results, texts and images in their order; texts and images that follow each other are
     one message."""
-    parts: list[str | ImageLink] = []
-    for kind, at, own in blocks:
-        if kind != "tool_result":
-            parts.append(_text(own, "text", at) if kind == "text" else _image(own, at))
+    parts: list[Part] = []
+    for block in blocks:
+        if block.kind != "tool_result":
+            parts += block.parts()
             continue
         if parts:
             yield Message(role, joined(parts))
             parts = []
-        yield _result(own, at, calls)
+        yield _result(block, calls)
     if parts:
         yield Message(role, joined(parts))
 
 
-def _image(fields: Mapping[str, object], at: str) -> ImageLink:
-    source = object_at(fields.get("source"), f"{at}.source")
-    kind = source.pop("type", None)
-    if not isinstance(kind, str) or kind not in SOURCES:
-        raise UnsupportedParameter(
-            f"{at}.source.type {quoted(kind)} is not supported: send {' or '.join(SOURCES)}",
-            param=f"{at}.source.type",
-        )
-    own = {name: source.pop(name, None) for name in SOURCES[kind]}
-    refuse_unsupported(source, {}, at=f"{at}.source.")
-    row = field(RequestRoute.MESSAGES, "messages.content.source")
-    if kind == "url":
-        return read_url(own["url"], f"{at}.source.url", at, row)
-    return read_base64(own["data"], own["media_type"], f"{at}.source.data", at, row)
-
-
-def _result(fields: Mapping[str, object], at: str, calls: Mapping[str, str]) -> Message:
-    id = _id(fields, "tool_use_id", at)
+def _result(block: Block, calls: Mapping[str, str]) -> Message:
+    at, id = block.at, block.id("tool_use_id")
     if id not in calls:
         raise InvalidRequest(
             f"{at}.tool_use_id {quoted(id)} is that of no tool_use before it: send the call, too",
             param=f"{at}.tool_use_id",
         )
-    text = _texts(_blocks(fields.get("content", ""), f"{at}.content", "system"))
-    failed = fields.get("is_error", False)
+    held = read_blocks(block.fields.get("content", ""), f"{at}.content", "result")
+    parts = [part for each in held for part in each.parts()]
+    failed = block.fields.get("is_error", False)
     if not isinstance(failed, bool):
         raise InvalidRequest(f"{at}.is_error: send true or false", param=f"{at}.is_error")
-    # Chat templates know no failed results, so that the text must say it.
-    return Message("tool", f"Error: {text}" if failed else text, calls[id], id)
+    content = joined(parts)
+    if failed:  # chat templates know no failed results, so that the text must say it
+        content = f"Error: {content}" if isinstance(content, str) else ("Error:", *content)
+    return Message("tool", content, calls[id], id)
 
 
 def _may_join(before: Message, after: Message) -> bool:

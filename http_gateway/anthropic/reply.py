@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from http_gateway.anthropic.context_edits import AppliedEdit
 from http_gateway.chats.call_input import call_input
 from http_gateway.chats.divided_answer import DividedAnswer
 from http_gateway.dialects.events import (
@@ -21,7 +23,9 @@ from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import named_event
 from sax.types import TokenChunk
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
 
 
 class AnthropicUsage(msgspec.Struct):
@@ -30,7 +34,8 @@ class AnthropicUsage(msgspec.Struct):
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int
-    cache_creation_input_tokens: int = 0  # caching needs no request and is not counted
+    # Every prompt is cached where there is room, asked for or not; how much was, is not counted.
+    cache_creation_input_tokens: int = 0
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
@@ -53,6 +58,12 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
 ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
+class ContextManagement(msgspec.Struct):
+    """Edits that changed the prompt, if the request has `context_management`."""
+
+    applied_edits: list[AppliedEdit]
+
+
 class AnthropicMessage(msgspec.Struct, tag_field="type", tag="message"):
     """A whole reply."""
 
@@ -63,6 +74,8 @@ class AnthropicMessage(msgspec.Struct, tag_field="type", tag="message"):
     stop_sequence: str | None
     usage: AnthropicUsage
     role: Literal["assistant"] = "assistant"
+    schema_violation: str | UnsetType = UNSET
+    context_management: ContextManagement | UnsetType = UNSET
 
 
 class TextPiece(msgspec.Struct, tag_field="type", tag="text_delta"):
@@ -104,11 +117,13 @@ class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
 class MessageEnd(msgspec.Struct):
     stop_reason: StopReason | None
     stop_sequence: str | None
+    schema_violation: str | UnsetType = UNSET  # how it breaks its schema, by what no grammar holds
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
     delta: MessageEnd
     usage: AnthropicUsage
+    context_management: ContextManagement | UnsetType = UNSET
 
 
 class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
@@ -119,10 +134,17 @@ BlockEvent = BlockStart | BlockDelta | BlockStop
 MessageEvent = MessageStart | StreamPing | BlockEvent | MessageDelta | MessageStop
 
 
+class OriginalTokens(TypedDict):
+    """Tokens before the edits of `context_management`."""
+
+    original_input_tokens: int
+
+
 class TokenCount(TypedDict):
     """Tokens of a message's input."""
 
     input_tokens: int
+    context_management: NotRequired[OriginalTokens]
 
 
 # Content blocks of an answer: written as stream events, and collected from them for a whole reply.
@@ -133,7 +155,9 @@ class TokenCount(TypedDict):
 class BlockWriter:
     """Writes the parts of one answer as blocks, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, thinking_shown: bool = True) -> None:
+        """With `thinking_shown` False, blocks of reasoning are empty."""
+        self._thinking_shown = thinking_shown
         self._index = -1
         self._open: type[ContentBlock] | None = None  # of the block that is not stopped
 
@@ -145,7 +169,8 @@ class BlockWriter:
                     yield BlockDelta(self._index, TextPiece(text))
                 case ReasoningDelta(text):
                     yield from self._begin(ThinkingBlock)
-                    yield BlockDelta(self._index, ThinkingPiece(text))
+                    if self._thinking_shown:
+                        yield BlockDelta(self._index, ThinkingPiece(text))
                 case CallBegun(_, id, name):
                     yield from self._start(ToolUseBlock(id, name, {}))
                 case ArgumentsDelta(_, text):
@@ -205,11 +230,22 @@ _encode = msgspec.json.Encoder().encode
 class MessageAnswer:
     """One answer as it comes; its model as the client wrote it."""
 
-    def __init__(self, id: str, model: str, shape: Shape) -> None:
+    def __init__(
+        self,
+        id: str,
+        model: str,
+        shape: Shape,
+        *,
+        max_tokens: int = 0,
+        thinking_shown: bool = True,
+        context: ContextManagement | UnsetType = UNSET,
+    ) -> None:
         self.answer = DividedAnswer(shape)
         self.id = id
         self._model = model
-        self._writer = BlockWriter()
+        self._max_tokens = max_tokens
+        self._context = context
+        self._writer = BlockWriter(thinking_shown=thinking_shown)
         self._collected = CollectedBlocks()
         self._started = False
 
@@ -219,7 +255,9 @@ class MessageAnswer:
             self._collected.add(event)
 
     def body(self) -> bytes:
-        return _encode(self._message(self._collected.blocks(), self._end()))
+        message = self._message(self._collected.blocks(), self._end())
+        message.context_management = self._context
+        return _encode(message)
 
     def encode(self, chunk: TokenChunk) -> bytes:
         """Return the events of the next chunk of a stream."""
@@ -231,7 +269,7 @@ class MessageAnswer:
         return _framed((start, StreamPing(), *blocks))
 
     def closing(self) -> bytes:
-        return _framed((MessageDelta(self._end(), self._usage()), MessageStop()))
+        return _framed((MessageDelta(self._end(), self._usage(), self._context), MessageStop()))
 
     def _blocks(self, chunk: TokenChunk) -> list[BlockEvent]:
         events = [*self._writer.write(self.answer.read(chunk))]
@@ -241,17 +279,25 @@ class MessageAnswer:
 
     def _message(self, content: list[ContentBlock], end: MessageEnd) -> AnthropicMessage:
         return AnthropicMessage(
-            self.id, self._model, content, end.stop_reason, end.stop_sequence, self._usage()
+            self.id,
+            self._model,
+            content,
+            end.stop_reason,
+            end.stop_sequence,
+            self._usage(),
+            schema_violation=end.schema_violation,
         )
 
     def _end(self) -> MessageEnd:
         said = self.answer.stop_reason
         sequence = said if isinstance(said, str) else None
-        return MessageEnd(self._stop_reason(sequence), sequence)
+        violation = self.answer.schema_violation or UNSET
+        return MessageEnd(self._stop_reason(sequence), sequence, violation)
 
     def _stop_reason(self, sequence: str | None) -> StopReason:
         if self.answer.finish_reason == "length":
-            return "max_tokens"
+            full = self.answer.completion_tokens < self._max_tokens
+            return "model_context_window_exceeded" if full else "max_tokens"
         if sequence is not None:
             return "stop_sequence"
         return "tool_use" if self.answer.called else "end_turn"

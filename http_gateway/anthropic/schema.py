@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from http_gateway.anthropic.content import (
-    AnthropicTurn,
-    check_cache_control,
-    read_system,
-    read_turns,
-)
+from http_gateway.anthropic.blocks import check_cache_control
+from http_gateway.anthropic.content import AnthropicTurn, read_chat, referenced_tools
+from http_gateway.anthropic.context_edits import Edit, read_edits
+from http_gateway.anthropic.thinking import Thinking, read_thinking
+from http_gateway.anthropic.threads import check_thread
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.openai.shape import Shape
@@ -35,26 +34,32 @@ _SCHEMA = field(RequestRoute.STREAM, "json_schema")
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 SHARED_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "speed": ("standard",),
+    "speed": ("standard", "fast"),  # there is one speed
     "user_profile_id": (),
     "workspace_id": (),
     "mcp_servers": ([],),
-    "context_management": (),
 }
 MESSAGE_UNCHANGED: dict[str, tuple[object, ...]] = {
     **SHARED_UNCHANGED,
+    "billing_policy": ({"type": "billing_policy", "bill_to": "self"},),
+    "compaction": (),
     "container": (),
-    "diagnostics": (),
-    "inference_geo": (),
+    "inference_geo": ("global",),  # the cell is where it is
     "service_tier": ("auto", "standard_only"),
 }
-THINKING = ("enabled", "disabled", "adaptive")
+COUNT_UNCHANGED: dict[str, tuple[object, ...]] = {
+    **SHARED_UNCHANGED,
+    "compaction": ({"type": "summarize"},),
+}
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 # Field that the cell may refuse -> ours that stands for it
 NAMES = {
     "chat_template_kwargs.enable_thinking": "thinking",
     "reasoning_effort": "output_config.effort",
 }
+# Those that are left out where a model's template has no variable for them: a model that cannot
+# reason, or not more or less, answers as it would without them.
+HINTS = frozenset(NAMES)
 
 
 class AnthropicFields(BaseModel):
@@ -72,20 +77,37 @@ class AnthropicFields(BaseModel):
     thinking: Annotated[dict[str, object], bounded(_ROUTE, "thinking")] | None = None
     output_config: Annotated[dict[str, object], bounded(_ROUTE, "output_config")] | None = None
     cache_control: dict[str, object] | None = None
+    context_management: (
+        Annotated[dict[str, object], bounded(_ROUTE, "context_management")] | None
+    ) = None
+    thread: dict[str, object] | None = None
+    betas: Annotated[list[str], bounded(_ROUTE, "betas")] | None = None  # the header's, too
+    anthropic_beta: Annotated[list[str], bounded(_ROUTE, "betas")] | None = None
+    anthropic_version: Annotated[str, bounded(_ROUTE, "anthropic_version")] | None = None
+    # Models that answer where this one declines for a policy; none here has one.
+    fallbacks: (
+        Annotated[list[dict[str, object]] | Literal["default"], bounded(_ROUTE, "fallbacks")] | None
+    ) = None
+    # Asks why the cache did not have a prompt; the reply does not say.
+    diagnostics: Annotated[dict[str, object], bounded(_ROUTE, "diagnostics")] | None = None
 
     @cached_property
     def prompt(self) -> tuple[Message, ...]:
         """Raises InvalidRequest or UnsupportedParameter naming the part."""
-        return (*read_system(self.system), *read_turns(self.messages))
+        return read_chat(self.system, self.messages)
+
+    @cached_property
+    def edits(self) -> tuple[Edit, ...]:
+        """Raises InvalidRequest or UnsupportedParameter naming the part."""
+        return read_edits(self.context_management)
 
     @cached_property
     def options(self) -> ChatOptions:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
-        check_cache_control(self.cache_control, "cache_control")
-        tools = read_anthropic_tools(self.tools or ())
-        choice, name, several = read_anthropic_choice(self.tool_choice, tools)
         # A last message of the assistant is the beginning of its answer.
-        begun = self.prompt[-1].role == "assistant"
+        begun = bool(self.prompt) and self.prompt[-1].role == "assistant"
+        tools = read_anthropic_tools(self.tools or (), referenced_tools(self.messages))
+        choice, name, several = read_anthropic_choice(self.tool_choice, tools)
         return ChatOptions(
             tools=tools,
             tool_choice=choice,
@@ -98,38 +120,18 @@ class AnthropicFields(BaseModel):
         )
 
     @cached_property
-    def thinks(self) -> str | None:
-        """The type of `thinking`, if it is given. Raises InvalidRequest naming the field."""
-        if self.thinking is None:
-            return None
-        fields = dict(self.thinking)
-        kind, budget = fields.pop("type", None), fields.pop("budget_tokens", None)
-        if not isinstance(kind, str) or kind not in THINKING:
-            raise InvalidRequest(
-                f"thinking.type is {quoted(kind)}: give one of {', '.join(THINKING)}",
-                param="thinking.type",
-            )
-        refuse_unsupported(fields, {"display": ()}, at="thinking.")
-        self._check_budget(kind, budget)
-        return kind
+    def thoughts(self) -> Thinking:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        return read_thinking(self.thinking)
 
-    def _check_budget(self, kind: str, budget: object) -> None:
-        if (kind == "enabled") == (budget is not None):
-            if budget is not None:
-                field(_ROUTE, "thinking.budget_tokens").read(budget)
-            return
-        raise InvalidRequest(
-            "thinking.budget_tokens belongs to the type enabled, and only there",
-            param="thinking.budget_tokens",
-        )
+    def _check_shared(self) -> None:
+        check_cache_control(self.cache_control, "cache_control")
+        check_thread(self.thread)
+        self.options, self.edits  # noqa: B018  (checks their fields)
 
     def _template_kwargs(self) -> str:
         """Return the variables of the template as JSON; "": there are none."""
         given: dict[str, object] = {}
-        if self.thinks == "enabled":
-            given["enable_thinking"] = True
-        elif self.thinks == "disabled":
-            given["reasoning_effort"] = "none"  # where a template cannot tell, nothing changes
         effort = self._output("effort")
         if effort is not None:
             if effort not in EFFORTS:
@@ -137,13 +139,11 @@ class AnthropicFields(BaseModel):
                     f"output_config.effort is {quoted(effort)}: give one of {', '.join(EFFORTS)}",
                     param="output_config.effort",
                 )
-            if self.thinks == "disabled":
-                raise InvalidRequest(
-                    "output_config.effort is that of the reasoning, and thinking is disabled: "
-                    "send one of them",
-                    param="output_config.effort",
-                )
             given["reasoning_effort"] = effort
+        if self.thoughts.kind == "enabled":
+            given["enable_thinking"] = True
+        elif self.thoughts.kind == "disabled":
+            given["reasoning_effort"] = "none"  # where a template cannot tell, nothing changes
         return json.dumps(given) if given else ""
 
     def _output(self, name: str) -> object:
@@ -179,16 +179,9 @@ class MessageRequest(AnthropicFields):
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, MESSAGE_UNCHANGED)
+        self._check_shared()
         self._check_metadata()
-        self.options  # noqa: B018  (checks its fields)
         self.sampling()
-        budget = (self.thinking or {}).get("budget_tokens")
-        if isinstance(budget, int) and budget >= self.max_tokens:
-            raise InvalidRequest(
-                f"thinking.budget_tokens is {budget} and max_tokens {self.max_tokens}: leave "
-                "tokens for the answer",
-                param="thinking.budget_tokens",
-            )
 
     @property
     def session(self) -> str:
@@ -210,6 +203,7 @@ class MessageRequest(AnthropicFields):
             "top_k": self.top_k,
             "stop": tuple(self.stop_sequences or ()),
             "max_tokens": self.max_tokens,
+            "max_thinking_tokens": self.thoughts.budget,
             "json_schema": self._schema(),
         }
         return SamplingParams(**{name: each for name, each in given.items() if each is not None})
@@ -233,9 +227,9 @@ class MessageRequest(AnthropicFields):
     def shape(self) -> Shape:
         chat = self.options
         return Shape(
-            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            tools=chat.callable_tools,
             parallel_calls=chat.parallel_tool_calls,
-            include_reasoning=self.thinks != "disabled",
+            include_reasoning=self.thoughts.kind != "disabled",
         )
 
 
@@ -244,5 +238,5 @@ class CountRequest(AnthropicFields):
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
-        refuse_unsupported(self.model_extra, SHARED_UNCHANGED)
-        self.options  # noqa: B018  (checks its fields)
+        refuse_unsupported(self.model_extra, COUNT_UNCHANGED)
+        self._check_shared()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from http_gateway.anthropic.content import check_cache_control
+from http_gateway.anthropic.blocks import check_cache_control
 from http_gateway.openai.tools import known_tool, object_at, read_name, read_tools, refuse_others
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Tool, ToolChoice
@@ -15,10 +16,8 @@ from sax.format import quoted
 # Field of a tool -> the values besides null that change nothing
 UNCHANGED: Mapping[str, tuple[object, ...]] = {
     "allowed_callers": (["direct"],),
-    "defer_loading": (False,),
     # Input is always streamed as it is written.
     "eager_input_streaming": (True, False),
-    "input_examples": ([],),
 }
 CHOICES = {
     "auto": ToolChoice.AUTO,
@@ -29,13 +28,30 @@ CHOICES = {
 _OWN = ("name", "description", "input_schema", "strict")
 
 
-def read_anthropic_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
-    """Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type."""
-    functions = [_function_of(entry, f"tools[{n}]") for n, entry in enumerate(entries)]
-    return read_tools(functions, "tools[{}]", "input_schema")
+def read_anthropic_tools(
+    entries: Sequence[object], referenced: Sequence[str] = ()
+) -> tuple[Tool, ...]:
+    """Return the tools that the model may call: first those without defer_loading, then those that
+    results of tools refer to, in that order, so that a prompt with more of them goes on with what
+    the cache has.
+
+    Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type.
+    """
+    deferred: set[str] = set()
+    functions = [_function_of(each, f"tools[{n}]", deferred) for n, each in enumerate(entries)]
+    tools = {each.name: each for each in read_tools(functions, "tools[{}]", "input_schema")}
+    for name in referenced:
+        if name not in tools:
+            raise InvalidRequest(
+                f"a tool_reference names {quoted(name)}, which is none of the tools: send it, too",
+                param="messages",
+            )
+    loaded = [each for name, each in tools.items() if name not in deferred]
+    return (*loaded, *(tools[name] for name in referenced if name in deferred))
 
 
-def _function_of(entry: object, at: str) -> dict[str, Any]:
+def _function_of(entry: object, at: str, deferred: set[str]) -> dict[str, Any]:
+    """deferred: names of tools that are not shown before they are referred to; added to."""
     fields = object_at(entry, at)
     kind = fields.pop("type", None)
     if kind not in (None, "custom"):
@@ -44,10 +60,27 @@ def _function_of(entry: object, at: str) -> dict[str, Any]:
             param=f"{at}.type",
         )
     check_cache_control(fields.pop("cache_control", None), f"{at}.cache_control")
+    examples, later = fields.pop("input_examples", None), fields.pop("defer_loading", None)
     function = {name: fields.pop(name) for name in _OWN if name in fields}
     refuse_unsupported(fields, UNCHANGED, at=f"{at}.")
     object_at(function.get("input_schema"), f"{at}.input_schema")
+    if not isinstance(later, bool | None):
+        raise InvalidRequest(f"{at}.defer_loading: send true or false", param=f"{at}.defer_loading")
+    if later:
+        deferred.add(str(function.get("name")))
+    if examples:
+        function["description"] = _with_examples(function.get("description"), examples, at)
     return function
+
+
+def _with_examples(description: object, examples: object, at: str) -> str:
+    """Return the description followed by examples of inputs, for which templates have no place."""
+    if not isinstance(examples, list):
+        raise InvalidRequest(f"{at}.input_examples: send a list", param=f"{at}.input_examples")
+    entries = enumerate(cast("list[object]", examples))
+    shown = [object_at(each, f"{at}.input_examples[{n}]") for n, each in entries]
+    lines = (json.dumps(each, ensure_ascii=False) for each in shown)
+    return "\n".join([str(description or ""), "", "Examples of its input:", *lines]).strip()
 
 
 def read_anthropic_choice(

@@ -3,8 +3,10 @@ whose chats have one answer each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
@@ -14,7 +16,9 @@ from http_gateway.chats.divided_answer import DividedAnswer
 from http_gateway.openai.reply import ended_early
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script
 from sax.errors import SaxError, UnsupportedParameter
-from sax.types import GenerateRequest, TokenChunk
+from sax.types import ChatOptions, GenerateRequest, TokenChunk
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,8 @@ class ChatQuestion:
     limit_s: float
     # Field that the cell may refuse -> the field of this family that stands for it
     names: Mapping[str, str]
+    # Those of `names` that are left out for a model whose template has no such variable
+    hints: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +90,37 @@ class ChatAnswering:
 
     def _feed(self, question: ChatQuestion) -> Feed[TokenChunk]:
         async def ask(sink: Callable[[TokenChunk], None]) -> None:
-            generate, limit_s = question.generate, question.limit_s
+            async def once(chat: ChatOptions) -> None:
+                generate = replace(question.generate, chat=chat)
+                await self._backend.generate_to(generate, sink, question.limit_s)
+
             try:
-                await self._backend.generate_to(generate, sink, limit_s)
+                await with_hints(question.generate.chat, question.hints, once)
             except SaxError as error:
                 raise renamed(error, question.names) from error
 
         return ask
+
+
+async def with_hints(
+    chat: ChatOptions, hints: frozenset[str], ask: Callable[[ChatOptions], Awaitable[_Answer]]
+) -> _Answer:
+    """Return the answer to a chat without those hints that the model's template has no variable
+    for. The cell refuses them one by one, before it does anything else."""
+    for _ in hints:
+        try:
+            return await ask(chat)
+        except UnsupportedParameter as error:
+            if error.param not in hints:
+                raise
+            chat = _without(chat, error.param)
+    return await ask(chat)
+
+
+def _without(chat: ChatOptions, param: str) -> ChatOptions:
+    variables = json.loads(chat.chat_template_kwargs)
+    variables.pop(param.rpartition(".")[2], None)
+    return replace(chat, chat_template_kwargs=json.dumps(variables) if variables else "")
 
 
 def renamed(error: SaxError, names: Mapping[str, str]) -> SaxError:

@@ -8,11 +8,10 @@ import string
 from collections.abc import Callable, Collection, Generator
 from functools import partial
 
-from http_gateway.dialects.call_object import read_hermes, read_llama3, read_mistral
-from http_gateway.dialects.deepseek import read_deepseek
+from http_gateway.dialects.call_reader import read_calls, with_variants
 from http_gateway.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
-from http_gateway.dialects.gemma import read_gemma
 from http_gateway.dialects.text_reader import BLANKS, Reading, TextReader
+from sax.call_form import NAMED_FORMS, CallForm, IdForm
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 
 _OPEN, _CLOSE = "<think>", "</think>"
@@ -62,19 +61,11 @@ def _body(reader: TextReader, header: str) -> Generator[None, None, str]:
 
 
 _ALPHABET = string.ascii_letters + string.digits
-_READERS: dict[str, Callable[[TextReader], Reading]] = {
-    ToolParser.HERMES: read_hermes,
-    ToolParser.LLAMA3: read_llama3,
-    ToolParser.MISTRAL: read_mistral,
-    ToolParser.GEMMA: read_gemma,
-    ToolParser.DEEPSEEK: read_deepseek,
-    ToolParser.GPT_OSS: read_harmony,
-}
 
 
-def new_call_id(format: AnswerFormat) -> str:
-    """Return an id for a call. Mistral's templates take nine letters and digits only."""
-    if format.tools == ToolParser.MISTRAL:
+def new_call_id(form: CallForm | None) -> str:
+    """Return an id for a call, as the model's template takes ids."""
+    if form is not None and form.ids == IdForm.SHORT:
         return "".join(secrets.choice(_ALPHABET) for _ in range(9))
     return f"call_{secrets.token_hex(12)}"
 
@@ -91,7 +82,8 @@ class AnswerParser:
         new_id: Callable[[], str] | None = None,
     ) -> None:
         """tools: names that a call may have. parallel: False drops all calls but the first."""
-        self._reader = TextReader(frozenset(tools), new_id or partial(new_call_id, format))
+        first = next(iter(_forms(format)), None)
+        self._reader = TextReader(frozenset(tools), new_id or partial(new_call_id, first))
         self._parallel = parallel
         self._reading = _reading(format, self._reader)
         self._over = False
@@ -126,7 +118,7 @@ def divides(format: AnswerFormat | None) -> bool:
     """True if a parser has anything to do for answers of this format."""
     if format is None:
         return False
-    return format.tools in _READERS or format.reasoning in (
+    return format.tools != ToolParser.NONE or format.reasoning in (
         ReasoningParser.THINK,
         ReasoningParser.GPT_OSS,
     )
@@ -136,17 +128,22 @@ def _is_first(event: AnswerEvent) -> bool:
     return not isinstance(event, CallBegun | ArgumentsDelta | CallEnded) or event.index == 0
 
 
+def _forms(format: AnswerFormat) -> tuple[CallForm, ...]:
+    """Return the forms that calls in an answer may have."""
+    if format.calls is not None:
+        return with_variants(format.calls)
+    named = NAMED_FORMS.get(format.tools, ())
+    return tuple(variant for form in named for variant in with_variants(form))
+
+
 def _reading(format: AnswerFormat, reader: TextReader) -> Reading:
     if format.reasoning == ReasoningParser.GPT_OSS:
         return read_harmony(reader)
-    read = _READERS.get(format.tools, _read_plain)
+    read = partial(read_calls, forms=_forms(format), kinds=format.kinds)
     if format.reasoning == ReasoningParser.THINK:
-        return read_thoughts(reader, is_open=format.reasoning_open, rest=read)
+        marks = format.thoughts or (_OPEN, _CLOSE)
+        return read_thoughts(reader, marks, is_open=format.reasoning_open, rest=read)
     return read(reader)
-
-
-def _read_plain(reader: TextReader) -> Reading:
-    yield from reader.until(())
 
 
 class _Trimmed:
@@ -168,17 +165,25 @@ class _Trimmed:
 
 
 def read_thoughts(
-    reader: TextReader, *, is_open: bool, rest: Callable[[TextReader], Reading]
+    reader: TextReader,
+    marks: tuple[str, str],
+    *,
+    is_open: bool,
+    rest: Callable[[TextReader], Reading],
 ) -> Reading:
     """Read reasoning if the text begins with it, then the rest as `rest` does.
 
-    is_open: the text begins inside the reasoning.
+    marks: around the reasoning. is_open: the text begins inside the reasoning.
     """
+    begin, end = marks
+    close, _, behind = end.partition(">")
+    close = f"{close}>" if behind or end.endswith(">") else end
     start = reader.at
     yield from reader.blank()
-    if is_open or (yield from reader.literal(_OPEN)):
+    if is_open or (yield from reader.literal(begin)):
         reader.forget()
-        yield from reader.until((_CLOSE,), _Trimmed(reader.think))
+        yield from reader.until((close,), _Trimmed(reader.think))
+        yield from reader.spaced(behind)
         yield from reader.blank()
         reader.forget()
     else:

@@ -22,6 +22,7 @@ from http_gateway.dialects.json_scan import JsonScan
 
 Reading = Generator[None, None, None]  # yields where it needs more text
 BLANKS = " \n\t\r"
+LONGEST_NAME = 256  # characters
 
 
 class TextReader:
@@ -81,8 +82,8 @@ class TextReader:
         self._events.append(CallEnded(self.calls))
         self.calls += 1
 
-    def write_call(self, name: str, arguments: str) -> None:
-        self.begin_call(name)
+    def write_call(self, name: str, arguments: str, id: str = "") -> None:
+        self.begin_call(name, id)
         self.add_arguments(arguments)
         self.end_call()
 
@@ -138,6 +139,28 @@ class TextReader:
             rest = self.text[self.at :]
             if self.ended or not any(option.startswith(rest) for option in options):
                 return ""
+            yield
+
+    def spaced(self, text: str) -> Generator[None, None, bool]:
+        """Read a text, with more or less white space. False: it does not stand here, and nothing
+        was read."""
+        start = self.at
+        for piece in text.split():
+            yield from self.blank()
+            if not (yield from self.literal(piece)):
+                self.at = start
+                return False
+        return True
+
+    def name(self) -> Generator[None, None, str]:
+        """Read the longest name of a tool that stands here, and return it; "": none does."""
+        while True:
+            rest = self.text[self.at : self.at + LONGEST_NAME]
+            longer = (name for name in self.tools if len(name) > len(rest))
+            if self.ended or not any(name.startswith(rest) for name in longer):
+                found = max(filter(rest.startswith, self.tools), key=len, default="")
+                self.at += len(found)
+                return found
             yield
 
     def matched(

@@ -64,8 +64,11 @@ class Allowance:
 
     def ended(self, tokens: int, now_s: float) -> Allowance:
         """Return the allowance with one request fewer, charged with its tokens."""
-        left = self.tokens and self.tokens.at(now_s).less(tokens)
-        return replace(self, tokens=left, running=self.running - 1)
+        return replace(self.charged(tokens, now_s), running=self.running - 1)
+
+    def charged(self, tokens: int, now_s: float) -> Allowance:
+        """Return the allowance with so many tokens less."""
+        return replace(self, tokens=self.tokens and self.tokens.at(now_s).less(tokens))
 
 
 def _full(per_minute: int | None, now_s: float) -> TokenBucket | None:

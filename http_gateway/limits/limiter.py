@@ -62,6 +62,10 @@ class Limiter:
         """Count an admitted request as ended, with the tokens that it used."""
         self._allowances[key.name] = self._allowances[key.name].ended(tokens, self._clock())
 
+    def charge(self, key: Principal, tokens: int) -> None:
+        """Count tokens that a request used after it had ended."""
+        self._allowances[key.name] = self._now(key).charged(tokens, self._clock())
+
     def headers(self, key: Principal) -> Headers:
         return limit_headers(self._now(key))
 

@@ -6,6 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from http_gateway.images.image_schema import base64_schema
+from http_gateway.ollama.changes import (
+    CREATE_UNCHANGED,
+    PULL_UNCHANGED,
+    OllamaCopy,
+    OllamaCreate,
+    OllamaNamed,
+    OllamaPull,
+)
 from http_gateway.ollama.messages import ROLES
 from http_gateway.ollama.options import FLAGS, NUMBERS, TUNING
 from http_gateway.ollama.options import UNCHANGED as OPTION_UNCHANGED
@@ -52,7 +60,6 @@ def _object(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> S
         "type": "object",
         "properties": {**properties},
         "required": [*required],
-        "additionalProperties": False,
     }
 
 
@@ -144,7 +151,10 @@ def _pictures(route: RequestRoute, name: str) -> Schema:
 _OWN: dict[str, dict[str, Schema]] = {
     "user": {"images": _pictures(_CHAT, "messages.images")},
     "assistant": {"thinking": _text("thinking", "null"), "tool_calls": _or_null(_calls())},
-    "tool": {name: _text(name, "null") for name in ("tool_name", "tool_call_id")},
+    "tool": {
+        "images": _pictures(_CHAT, "messages.images"),
+        **{name: _text(name, "null") for name in ("tool_name", "tool_call_id")},
+    },
 }
 _MESSAGES = _or_null(
     {
@@ -183,6 +193,7 @@ _OF_ANSWERS: dict[str, Schema] = {
     "think": {"enum": [None, True, False, *LEVELS]},
 }
 CHAT = RequestBody(
+    closed=False,
     model=OllamaChat,
     route=_CHAT,
     unchanged=ANSWER_UNCHANGED,
@@ -199,6 +210,7 @@ def _given(name: str) -> Schema:
 
 
 GENERATE = RequestBody(
+    closed=False,
     model=OllamaGenerate,
     route=_GENERATE,
     unchanged=GENERATE_UNCHANGED,
@@ -211,6 +223,7 @@ GENERATE = RequestBody(
     ),
 )
 EMBED = RequestBody(
+    closed=False,
     model=OllamaEmbed,
     route=RequestRoute.OLLAMA_EMBED,
     unchanged=EMBED_UNCHANGED,
@@ -225,20 +238,52 @@ EMBED = RequestBody(
     },
 )
 OLD_EMBED = RequestBody(
-    model=OllamaOldEmbed, route=RequestRoute.OLLAMA_EMBEDDINGS, replaced=_OF_ALL
+    closed=False, model=OllamaOldEmbed, route=RequestRoute.OLLAMA_EMBEDDINGS, replaced=_OF_ALL
 )
 _NAME = _or_null(_MODEL)
+_NAMED: dict[str, Schema] = {"model": _NAME, "name": _NAME}
+_ONE_NAME: tuple[Schema, ...] = (
+    {
+        "anyOf": [
+            {"properties": {name: {"type": "string"}}, "required": [name]}
+            for name in ("model", "name")
+        ]
+    },
+)
 SHOW = RequestBody(
+    closed=False,
     model=OllamaShow,
     route=RequestRoute.OLLAMA_SHOW,
     unchanged=SHOW_UNCHANGED,
-    replaced={"model": _NAME, "name": _NAME},
-    rules=(
-        {
-            "anyOf": [
-                {"properties": {name: {"type": "string"}}, "required": [name]}
-                for name in ("model", "name")
-            ]
-        },
-    ),
+    replaced=_NAMED,
+    rules=_ONE_NAME,
+)
+PULL = RequestBody(
+    closed=False,
+    model=OllamaPull,
+    route=RequestRoute.OLLAMA_PULL,
+    unchanged=PULL_UNCHANGED,
+    replaced=_NAMED,
+    rules=_ONE_NAME,
+)
+CREATE = RequestBody(
+    closed=False,
+    model=OllamaCreate,
+    route=RequestRoute.OLLAMA_CREATE,
+    unchanged=CREATE_UNCHANGED,
+    replaced={**_NAMED, "from": _MODEL},
+    rules=_ONE_NAME,
+)
+COPY = RequestBody(
+    closed=False,
+    model=OllamaCopy,
+    route=RequestRoute.OLLAMA_COPY,
+    replaced={"source": _MODEL, "destination": _MODEL},
+)
+DELETE = RequestBody(
+    closed=False,
+    model=OllamaNamed,
+    route=RequestRoute.OLLAMA_DELETE,
+    replaced=_NAMED,
+    rules=_ONE_NAME,
 )

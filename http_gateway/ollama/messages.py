@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded
 from http_gateway.images.image_link import joined, read_base64
-from http_gateway.openai.tools import object_at, to_calls
+from http_gateway.openai.chat_tools import to_calls
+from http_gateway.openai.tools import object_at
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Message, ToolCall
 from sax.errors import InvalidRequest
@@ -65,16 +66,16 @@ def _message(turn: OllamaTurn, at: str) -> Message:
 def _check_role(turn: OllamaTurn, at: str) -> None:
     """Raise InvalidRequest for a field of another role."""
     owners = {
-        "images": "user",
-        "thinking": "assistant",
-        "tool_calls": "assistant",
-        "tool_name": "tool",
-        "tool_call_id": "tool",
+        "images": ("user", "tool"),
+        "thinking": ("assistant",),
+        "tool_calls": ("assistant",),
+        "tool_name": ("tool",),
+        "tool_call_id": ("tool",),
     }
-    for name, role in owners.items():
-        if getattr(turn, name) and turn.role != role:
+    for name, roles in owners.items():
+        if getattr(turn, name) and turn.role not in roles:
             raise InvalidRequest(
-                f"{at}{name} belongs to messages of the role {role}: leave it out",
+                f"{at}{name} belongs to messages of the role {' or '.join(roles)}: leave it out",
                 param=f"{at}{name}",
             )
 

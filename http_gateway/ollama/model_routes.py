@@ -1,12 +1,14 @@
-"""Ollama's routes of models: lists and details. Changes are refused: operators publish models."""
+"""Ollama's routes of models: lists and details."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from typing import TypedDict
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -25,14 +27,12 @@ from http_gateway.ollama.reply import (
     OllamaVersion,
 )
 from http_gateway.ollama.schema import OllamaShow
-from http_gateway.openapi import ALWAYS, JSON, WITH_MODEL, OllamaError, operation
+from http_gateway.openapi import JSON, WITH_MODEL, OllamaError, operation
 from sax.chat import Content
-from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.types import PLAIN_CHAT, ChatOptions, Image, Message, ModelSpec, PublishedModel, Tool
 
-# The cell does not record when a model was published.
-_UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 _NEVER = "9999-12-31T23:59:59Z"  # a model stays loaded until it is unpublished
 
 _PROBES = {
@@ -46,22 +46,20 @@ _DOT = Image(
         "AACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
     )
 )
+
+
+class _Context(TypedDict, total=False):
+    context_length: int
+
+
 _METHODS = {"lm.generate": "completion", "lm.embed": "embedding"}
 
 _told = partial(operation, errors=OllamaError)
 _LIST, _VERSION = _told(OllamaModels), _told(OllamaVersion)
 _SHOW = _told(OllamaModelInfo, statuses=WITH_MODEL, body=SHOW)
-_REFUSED = _told(statuses=(*ALWAYS, 400))
-del _REFUSED["responses"][200]
-
-# Path -> method, and what to do instead
-REFUSALS = {
-    "/pull": ("POST", "publish the model under a name: sax publish NAME auto CHECKPOINT"),
-    "/push": ("POST", "sax convert writes a checkpoint, which any tool can upload"),
-    "/create": ("POST", "publish it with overrides: sax publish NAME auto CHECKPOINT KEY=VALUE"),
-    "/copy": ("POST", "publish it under its second name, too: sax publish NAME auto CHECKPOINT"),
-    "/delete": ("DELETE", "unpublish the model: sax unpublish NAME"),
-}
+# Clients want one that knows what they ask for: VS Code's at least 0.6.4, others 0.9 for `think`.
+# Log-probabilities came last of what the gateway answers, with this one.
+OLLAMA_VERSION = "0.12.11"
 
 
 class OllamaModelRoutes:
@@ -75,8 +73,6 @@ class OllamaModelRoutes:
         add("/ps", self.running, methods=["GET"], **_LIST)
         add("/show", self.show, methods=["POST"], **_SHOW)
         add("/version", self.version, methods=["GET"], **_VERSION)
-        for path, (method, _) in REFUSALS.items():
-            add(path, self.refuse, methods=[method], status_code=400, **_REFUSED)
         return router
 
     async def tags(self) -> Response:
@@ -98,14 +94,8 @@ class OllamaModelRoutes:
         return _json(shown(model, context, capabilities))
 
     async def version(self) -> Response:
-        """Return the version of sax."""
-        return _json({"version": version("sax")})
-
-    async def refuse(self, request: Request) -> Response:
-        """Refuse a change of the cell's models, with the command that makes it."""
-        path = request.url.path
-        _, instead = REFUSALS[path.removeprefix("/api")]
-        raise UnsupportedParameter(f"{path} is not supported: {instead}")
+        """Return the version of Ollama whose API this is, and that of sax."""
+        return _json({"version": OLLAMA_VERSION, "server": f"sax {version('sax')}"})
 
 
 def _json(reply: object) -> Response:
@@ -146,8 +136,8 @@ def listed(models: Sequence[PublishedModel]) -> list[OllamaModel]:
         {
             "name": name,
             "model": name,
-            "modified_at": _UNKNOWN_TIME,
-            "size": 0,  # nor its size
+            "modified_at": _time(model),
+            "size": 0,  # the cell does not record it
             "digest": model.spec.version,
             "details": _details(model.spec),
         }
@@ -158,7 +148,7 @@ def listed(models: Sequence[PublishedModel]) -> list[OllamaModel]:
 def running(models: Sequence[PublishedModel]) -> list[OllamaModel]:
     """Return those with a ready replica."""
     return [
-        {**entry, "expires_at": _NEVER, "size_vram": 0}
+        {**entry, "expires_at": _NEVER, "size_vram": 0, **_context(model)}
         for entry, model in zip(listed(models), models, strict=True)
         if model.ready_replicas
     ]
@@ -169,18 +159,30 @@ def shown(
 ) -> OllamaModelInfo:
     """context: tokens of prompt and answer at most; None: not known."""
     spec = model.spec
-    info: dict[str, object] = {"general.architecture": spec.model_path}
+    info: dict[str, object] = {
+        "general.architecture": spec.model_path,
+        "general.basename": spec.model_id.rpartition("/")[2],
+    }
     if context is not None:
         info[f"{spec.model_path}.context_length"] = context
     return {
         "modelfile": f"FROM {spec.checkpoint}",
-        "parameters": "",
+        "parameters": "",  # a publication has none that requests would not override
         "template": "",  # the model server has it
         "details": _details(spec),
         "model_info": info,
         "capabilities": [*capabilities],
-        "modified_at": _UNKNOWN_TIME,
+        "modified_at": _time(model),
     }
+
+
+def _time(model: PublishedModel) -> str:
+    """Return when the current version was published, as RFC 3339 has it."""
+    return datetime.fromtimestamp(model.published_at_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _context(model: PublishedModel) -> _Context:
+    return {"context_length": model.max_context} if model.max_context else {}
 
 
 def _details(spec: ModelSpec) -> OllamaDetails:
@@ -190,5 +192,5 @@ def _details(spec: ModelSpec) -> OllamaDetails:
         "family": spec.model_path,
         "families": [spec.model_path],
         "parameter_size": "",
-        "quantization_level": "",
+        "quantization_level": json.loads(spec.overrides.get("QUANTIZE", '""')) or "",
     }

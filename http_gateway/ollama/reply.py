@@ -21,8 +21,9 @@ from http_gateway.dialects.events import (
     ReasoningDelta,
 )
 from http_gateway.ollama.stopwatch import Stopwatch
+from http_gateway.openai.logprobs import LEAST_LOGPROB
 from http_gateway.openai.shape import Shape
-from sax.types import TokenChunk
+from sax.types import TokenChunk, TokenLogprob
 
 
 class OllamaFunction(msgspec.Struct):
@@ -43,6 +44,18 @@ class OllamaMessage(msgspec.Struct):
     tool_calls: list[OllamaCall] | UnsetType = UNSET
 
 
+class OllamaLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class OllamaLogprobs(OllamaLogprob):
+    """A token of the answer with its rivals."""
+
+    top_logprobs: list[OllamaLogprob] = []
+
+
 class OllamaReply(msgspec.Struct, kw_only=True):
     """A reply, or a line of one that is streamed; the last line has counts and durations.
 
@@ -60,6 +73,8 @@ class OllamaReply(msgspec.Struct, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
+    schema_violation: str | UnsetType = UNSET  # how it breaks its schema, by what no grammar holds
+    logprobs: list[OllamaLogprobs] | UnsetType = UNSET  # of the tokens since the line before
 
 
 class OllamaChatReply(OllamaReply, kw_only=True):
@@ -83,7 +98,7 @@ class OllamaDetails(TypedDict):
 
 
 class OllamaModel(TypedDict):
-    """A published model; the cell does not record its size, nor when it was published."""
+    """A published model; the cell does not record its size."""
 
     name: str
     model: str
@@ -93,6 +108,7 @@ class OllamaModel(TypedDict):
     details: OllamaDetails
     expires_at: NotRequired[str]  # of one that is loaded, with size_vram
     size_vram: NotRequired[int]
+    context_length: NotRequired[int]  # if every ready replica tells it
 
 
 class OllamaModels(TypedDict):
@@ -126,7 +142,16 @@ class OllamaVector(TypedDict):
 
 
 class OllamaVersion(TypedDict):
+    """The version of Ollama whose API this is, for clients that ask for one; and that of sax."""
+
     version: str
+    server: str
+
+
+class OllamaProgress(msgspec.Struct):
+    """A line of a pull or a create; the last one says success."""
+
+    status: str
 
 
 _encode = msgspec.json.Encoder().encode
@@ -139,6 +164,7 @@ class AnswerParts:
     content: str = ""
     thinking: str = ""
     calls: list[OllamaCall] = field(default_factory=list[OllamaCall])
+    logprobs: list[OllamaLogprobs] = field(default_factory=list[OllamaLogprobs])
 
     def __bool__(self) -> bool:
         return bool(self.content or self.thinking or self.calls)
@@ -147,17 +173,23 @@ class AnswerParts:
         self.content += more.content
         self.thinking += more.thinking
         self.calls += more.calls
+        self.logprobs += more.logprobs
 
 
 def chat_reply(parts: AnswerParts, **common: Any) -> OllamaReply:
     message = OllamaMessage(
         parts.content, thinking=parts.thinking or UNSET, tool_calls=parts.calls or UNSET
     )
-    return OllamaChatReply(message=message, **common)
+    return OllamaChatReply(message=message, logprobs=parts.logprobs or UNSET, **common)
 
 
 def text_reply(parts: AnswerParts, **common: Any) -> OllamaReply:
-    return OllamaTextReply(response=parts.content, thinking=parts.thinking or UNSET, **common)
+    return OllamaTextReply(
+        response=parts.content,
+        thinking=parts.thinking or UNSET,
+        logprobs=parts.logprobs or UNSET,
+        **common,
+    )
 
 
 Form = Callable[..., OllamaReply]  # `chat_reply` or `text_reply`
@@ -185,6 +217,7 @@ class OllamaAnswer:
         self._model = model
         self._watch = watch
         self._whole = AnswerParts()
+        self._logprobs: list[OllamaLogprobs] = []  # of tokens whose text is still to come
         self._open: tuple[str, str, list[str]] | None = None  # a call's id, name and arguments
         self._calls = 0
 
@@ -199,15 +232,17 @@ class OllamaAnswer:
         """Return the line of the next chunk of a stream, if it has one."""
         parts = self._parts(chunk)
         if not parts:
+            self._logprobs = parts.logprobs
             return b""
         return _encode(self._form(parts, model=self._model, created_at=now(), done=False)) + b"\n"
 
     def closing(self) -> bytes:
-        return self._last(AnswerParts()) + b"\n"
+        return self._last(AnswerParts(logprobs=self._logprobs)) + b"\n"
 
     def _parts(self, chunk: TokenChunk) -> AnswerParts:
         self._watch.token()
-        parts = AnswerParts()
+        parts = AnswerParts(logprobs=[*self._logprobs, *map(_logprobs, chunk.logprobs)])
+        self._logprobs = []
         self._sort(self.answer.read(chunk), parts)
         if chunk.finish_reason:
             self._end_call(parts)
@@ -250,6 +285,16 @@ class OllamaAnswer:
             done_reason=reason,
             prompt_eval_count=self.answer.prompt_tokens,
             eval_count=self.answer.completion_tokens,
+            schema_violation=self.answer.schema_violation or UNSET,
             **self._watch.durations(),
         )
         return _encode(reply)
+
+
+def _logprobs(entry: TokenLogprob) -> OllamaLogprobs:
+    rivals = [OllamaLogprob(*_told(each)) for each in entry.top]
+    return OllamaLogprobs(*_told(entry), rivals)
+
+
+def _told(entry: TokenLogprob) -> tuple[str, float, list[int]]:
+    return entry.token, max(entry.logprob, LEAST_LOGPROB), [*entry.token_bytes]

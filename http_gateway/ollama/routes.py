@@ -33,6 +33,7 @@ from http_gateway.ollama.reply import (
     text_reply,
 )
 from http_gateway.ollama.schema import (
+    HINTS,
     NAMES,
     OllamaChat,
     OllamaEmbed,
@@ -155,7 +156,7 @@ class OllamaRoutes:
             request_id=RequestRecord.current().id_in_cell(reply_id),
         )
         limit_s = self._backend.limit_s(request)
-        return ChatQuestion(generate=generate, limit_s=limit_s, names=NAMES)
+        return ChatQuestion(generate=generate, limit_s=limit_s, names=NAMES, hints=HINTS)
 
     async def _check_loaded(self, model_id: str) -> None:
         """Raise ModelNotReady unless a replica holds the model."""

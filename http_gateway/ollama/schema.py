@@ -1,7 +1,8 @@
 """Ollama's request bodies and the treatment of each of their fields.
 
 Every documented field is either honoured, ignored because it cannot change the answer, or refused
-unless it holds a value that changes nothing. Unknown fields are refused.
+unless it holds a value that changes nothing. Unknown fields pass, as with Ollama, and a header of
+the reply names them (`http_gateway.modes`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.ollama.messages import OllamaTurn, read_ollama_turns, with_pictures
 from http_gateway.ollama.options import read_options, sampling_of
+from http_gateway.openai.chat_tools import to_tools
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.tools import to_tools
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -35,8 +36,6 @@ DURATION = r"^[-+]?(?=.*[1-9])([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ns|us|ms|[sm
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 ANSWER_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     # What does not fit the context is refused, never cut.
     "truncate": (True, False),
     "shift": (True, False),
@@ -51,12 +50,14 @@ GENERATE_UNCHANGED: dict[str, tuple[object, ...]] = {
 }
 EMBED_UNCHANGED: dict[str, tuple[object, ...]] = {"truncate": (True, False)}
 SHOW_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "verbose": (False,),
+    "verbose": (False, True),  # there is no more to tell
     "system": ("",),
     "template": ("",),
 }
 # Field that the cell may refuse -> ours that stands for it
 NAMES = {"chat_template_kwargs.enable_thinking": "think", "reasoning_effort": "think"}
+# A level is left out for a model that has none: to Ollama, too, it says only that it may think.
+HINTS = frozenset({"reasoning_effort"})
 
 
 class OllamaFields(BaseModel):
@@ -85,6 +86,10 @@ class OllamaAnswerFields(OllamaFields):
     stream: Annotated[bool, checked(_CHAT, "stream")] | None = None
     format: Annotated[str | dict[str, object], bounded(_CHAT, "format")] | None = None
     think: Annotated[bool | str, bounded(_CHAT, "think")] | None = None
+    logprobs: Annotated[bool, checked(_CHAT, "logprobs")] | None = None
+    top_logprobs: (
+        Annotated[int, ranged(_CHAT, "top_logprobs"), checked(_CHAT, "top_logprobs")] | None
+    ) = None
 
     @property
     def streamed(self) -> bool:
@@ -92,7 +97,8 @@ class OllamaAnswerFields(OllamaFields):
 
     def sampling(self) -> SamplingParams:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
-        return sampling_of(self.options, **self._constraint())
+        tops = (self.top_logprobs or 0) if self.logprobs else None
+        return sampling_of(self.options, logprobs=tops, **self._constraint())
 
     def reply(self) -> ReplyOptions:
         return ReplyOptions()

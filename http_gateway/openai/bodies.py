@@ -9,6 +9,8 @@ from http_gateway.openai.completions import CompletionRequest
 from http_gateway.openai.prompts import messages_schema, prompts_schema, texts_schema
 from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.unsupported import (
+    CHAT_LABELS,
+    CHAT_REMARKS,
     CHAT_UNCHANGED,
     LABELS,
     STREAM_OPTIONS_UNCHANGED,
@@ -102,7 +104,8 @@ CHAT = RequestBody(
     model=ChatRequest,
     route=RequestRoute.CHAT,
     unchanged=CHAT_UNCHANGED,
-    labels=LABELS,
+    labels=CHAT_LABELS,
+    remarks=CHAT_REMARKS,
     replaced={**_shared(RequestRoute.CHAT), "messages": messages_schema(RequestRoute.CHAT)},
     rules=(
         *_RULES,

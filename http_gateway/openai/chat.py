@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from http_gateway.images.image_link import joined
+from http_gateway.openai.chat_tools import KINDS, to_calls
 from http_gateway.openai.content_parts import read_part
 from http_gateway.openai.schema import ChatMessage
-from http_gateway.openai.tools import to_calls
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content
 from sax.errors import InvalidRequest, UnsupportedParameter
@@ -32,14 +32,13 @@ _ROLES = {
 
 # Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
-    "refusal": (),
     "annotations": ([],),
     "audio": (),
     "function_call": (),
 }
 # Fields that only messages of one role have; elsewhere they hold nothing.
-_OF_TOOL = ("name", "tool_call_id")
-_OF_ASSISTANT = ("tool_calls", "reasoning", "reasoning_content")
+_OF_TOOL = ("tool_call_id",)
+_OF_ASSISTANT = ("tool_calls", "reasoning", "reasoning_content", "refusal")
 _NOTHING: dict[str, tuple[object, ...]] = {name: ([],) for name in (*_OF_TOOL, *_OF_ASSISTANT)}
 
 
@@ -57,12 +56,17 @@ def _to_message(turn: ChatMessage, at: str) -> Message:
         known = ", ".join(_ROLES)
         raise InvalidRequest(f"{at}role {quoted(turn.role)}: use one of {known}", param=at + "role")
     extra = dict(turn.model_extra or {})
-    own = {"tool": _OF_TOOL, "assistant": _OF_ASSISTANT}.get(turn.role, ())
+    own = ("name", *{"tool": _OF_TOOL, "assistant": _OF_ASSISTANT}.get(turn.role, ()))
     fields = {name: value for name in own if (value := extra.pop(name, None)) is not None}
     refuse_unsupported(extra, {**_NO_OP, **_NOTHING}, at=at)
-    calls = to_calls(fields.get("tool_calls"), at + "tool_calls")
-    none = calls and turn.content is None
-    content = "" if none else _content_of(turn.content, at + "content", turn.role)
+    calls = to_calls(fields.get("tool_calls"), at + "tool_calls", KINDS)
+    refusal = _label(fields, "refusal", at)
+    none = (calls or refusal) and turn.content in (None, [], "")
+    if refusal and not none:
+        raise InvalidRequest(
+            f"{at}content and {at}refusal are both there: send one of them", param=at + "refusal"
+        )
+    content = refusal if none else _content_of(turn.content, at + "content", turn.role)
     return Message(
         _ROLES[turn.role],
         content,

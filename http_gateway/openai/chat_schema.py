@@ -10,7 +10,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded, checked
-from http_gateway.openai.tools import to_choice, to_tools
+from http_gateway.openai.chat_tools import KINDS, custom_names, to_tools
+from http_gateway.openai.tool_choice import read_choice
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -55,12 +56,13 @@ class ChatFields(BaseModel):
                 "begins a new one: leave one of them out",
                 param="continue_final_message",
             )
-        tools = to_tools(self.tools or ())
-        choice, name = to_choice(self.tool_choice, tools)
+        tools = to_tools(self.tools or (), KINDS)
+        chosen = read_choice(self.tool_choice, tools, nested=True)
         return ChatOptions(
             tools=tools,
-            tool_choice=choice,
-            tool_name=name,
+            tool_choice=chosen.choice,
+            tool_name=chosen.name,
+            allowed_tools=chosen.allowed,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             chat_template_kwargs=template_variables(
                 self.chat_template_kwargs, self.reasoning_effort, "reasoning_effort"
@@ -69,6 +71,11 @@ class ChatFields(BaseModel):
             continue_final_message=bool(self.continue_final_message),
             divided=True,
         )
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of the custom tools; `options` has checked them."""
+        return custom_names(self.tools or ())
 
 
 def template_variables(given: Mapping[str, object] | None, effort: object, param: str) -> str:

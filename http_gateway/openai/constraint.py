@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from http_gateway.openai.tools import refuse_others
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -60,10 +61,7 @@ def labelled_schema(name: str, value: object) -> dict[str, Any]:
         given = cast("dict[str, object]", value)
     if "schema" not in given:
         raise InvalidRequest(f"{name} has no schema: give an object with one", param=name)
-    for key in given:
-        if key not in (*_LABELS, "schema"):
-            path = f"{name}.{shortened(key)}"
-            raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
+    refuse_others({key: given[key] for key in given if key not in (*_LABELS, "schema")}, name)
     return _json(f"{name}.schema", given["schema"])
 
 
@@ -80,8 +78,8 @@ def _structured_outputs(name: str, value: Any) -> dict[str, Any]:
             continue
         path = f"{name}.{shortened(key)}"
         if key not in readers:
-            raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
-        if each is not None:
+            refuse_others({key: each}, name)
+        elif each is not None:
             made |= readers[key](path, each)
     if len(made) > 1:
         raise InvalidRequest(f"{name} has {' and '.join(made)}: send one of them", param=name)

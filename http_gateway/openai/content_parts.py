@@ -1,4 +1,5 @@
-"""The parts of a message whose content is a list: texts, and images and sounds of users."""
+"""The parts of a message whose content is a list: texts, images and sounds of users, refusals of
+assistants."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
 
-PARTS = ("text", "image_url", "input_audio")  # types of a message's parts; only users send others
+PARTS = ("text", "image_url", "input_audio")  # of a message; others are of one role
 
 
 def read_part(part: object, at: str, role: str) -> str | ImageLink:
@@ -22,14 +23,15 @@ def read_part(part: object, at: str, role: str) -> str | ImageLink:
         raise InvalidRequest(f'{at}: send {{"type": "text", "text": ...}}', param=at)
     fields = dict(cast("Mapping[str, object]", part))
     kind = fields.pop("type", None)
-    kinds = PARTS if role == "user" else PARTS[:1]
+    kinds = {"user": PARTS, "assistant": ("text", "refusal")}.get(role, PARTS[:1])
     if kind not in kinds:
         raise UnsupportedParameter(
             f"{at}.type {quoted(kind)} is not supported in a message of the role {role}: send "
             f"{' or '.join(kinds)} parts only",
             param=f"{at}.type",
         )
-    return {"text": _text, "image_url": _image, "input_audio": _sound}[str(kind)](fields, at)
+    readers = {"text": _text, "refusal": _refusal, "image_url": _image, "input_audio": _sound}
+    return readers[str(kind)](fields, at)
 
 
 def _image(fields: dict[str, object], at: str) -> ImageLink:
@@ -51,10 +53,14 @@ def _sound(fields: dict[str, object], at: str) -> SoundLink:
     return read_sound(data, form, f"{at}.input_audio", at, row)
 
 
-def _text(fields: dict[str, object], at: str) -> str:
-    text = fields.pop("text", None)
+def _refusal(fields: dict[str, object], at: str) -> str:
+    return _text(fields, at, "refusal")
+
+
+def _text(fields: dict[str, object], at: str, name: str = "text") -> str:
+    text = fields.pop(name, None)
     if not isinstance(text, str):
-        raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
-    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
+        raise InvalidRequest(f"{at}.{name}: send a string", param=f"{at}.{name}")
+    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.{name}")
     refuse_unsupported(fields, {}, at=f"{at}.")
     return text

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from http_gateway.access.record import RequestRecord
 from http_gateway.dialects.answer_parser import AnswerParser, divides
 from http_gateway.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
+    CallEnded,
     ContentDelta,
     ReasoningDelta,
 )
+from http_gateway.openai.custom_tools import CustomInput
 from http_gateway.openai.shape import Shape
 from sax.chat import AnswerFormat
 
@@ -23,25 +26,52 @@ def parser_of(format: AnswerFormat | None, shape: Shape) -> AnswerParser | None:
     """Return a parser of one answer; None: its text is all content."""
     if format is None or not divides(format):
         return None
+    if format.generic:
+        RequestRecord.current().generic_tools = True
     return AnswerParser(format, shape.tools, parallel=shape.parallel_calls)
 
 
-def deltas_of(events: Iterable[AnswerEvent], shape: Shape) -> Iterator[Delta]:
-    """Return the deltas of a stream."""
-    for event in events:
-        match event:
-            case ContentDelta(text):
-                yield {"content": text}
-            case ReasoningDelta(text) if shape.include_reasoning:
-                yield _reasoning(text)
-            case CallBegun(index, id, name):
-                function = {"name": name, "arguments": ""}
-                call = {"index": index, "id": id, "type": "function", "function": function}
-                yield {"tool_calls": [call]}
-            case ArgumentsDelta(index, text):
-                yield {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-            case _:
-                pass
+class Deltas:
+    """Makes the deltas of one choice's stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._inputs: dict[int, CustomInput] = {}  # of calls of custom tools
+
+    def of(self, events: Iterable[AnswerEvent]) -> Iterator[Delta]:
+        for event in events:
+            match event:
+                case ContentDelta(text):
+                    yield {"content": text}
+                case ReasoningDelta(text) if self._shape.include_reasoning:
+                    yield _reasoning(text)
+                case CallBegun(index, id, name):
+                    yield self._begun(index, id, name)
+                case ArgumentsDelta(index, text):
+                    yield from self._arguments(index, text)
+                case CallEnded(index) if index in self._inputs:
+                    yield from self._input(index, self._inputs[index].finish())
+                case _:
+                    pass
+
+    def _begun(self, index: int, id: str, name: str) -> Delta:
+        call: Delta = {"index": index, "id": id}
+        if name in self._shape.custom_tools:
+            self._inputs[index] = CustomInput()
+            call |= {"type": "custom", "custom": {"name": name, "input": ""}}
+        else:
+            call |= {"type": "function", "function": {"name": name, "arguments": ""}}
+        return {"tool_calls": [call]}
+
+    def _arguments(self, index: int, text: str) -> Iterator[Delta]:
+        if index in self._inputs:
+            yield from self._input(index, self._inputs[index].push(text))
+        else:
+            yield {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+    def _input(self, index: int, text: str) -> Iterator[Delta]:
+        if text:
+            yield {"tool_calls": [{"index": index, "custom": {"input": text}}]}
 
 
 def _reasoning(text: str) -> Delta:
@@ -57,7 +87,7 @@ class DividedText:
         self._shape = shape
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: list[dict[str, Any]] = []
+        self._calls: list[tuple[str, str]] = []  # id and name
         self._arguments: list[list[str]] = []
 
     @property
@@ -78,10 +108,18 @@ class DividedText:
             made |= _reasoning("".join(self._reasoning))
         if self._calls:
             made["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": "".join(arguments)}}
+                self._whole(*call, "".join(arguments))
                 for call, arguments in zip(self._calls, self._arguments, strict=True)
             ]
         return made
+
+    def _whole(self, id: str, name: str, arguments: str) -> dict[str, Any]:
+        if name not in self._shape.custom_tools:
+            function = {"name": name, "arguments": arguments}
+            return {"id": id, "type": "function", "function": function}
+        reader = CustomInput()
+        text = reader.push(arguments) + reader.finish()
+        return {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
 
     def _add(self, events: Iterable[AnswerEvent]) -> None:
         for event in events:
@@ -91,7 +129,7 @@ class DividedText:
                 case ReasoningDelta(text):
                     self._reasoning.append(text)
                 case CallBegun(_, id, name):
-                    self._calls.append({"id": id, "type": "function", "function": {"name": name}})
+                    self._calls.append((id, name))
                     self._arguments.append([])
                 case ArgumentsDelta(index, text):
                     self._arguments[index].append(text)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.openai.divided_text import Delta, deltas_of, finish_of, parser_of
+from http_gateway.openai.divided_text import Delta, Deltas, finish_of, parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.reply import Head, Usage, usage_of
 from http_gateway.openai.shape import Shape
@@ -40,6 +40,10 @@ class Events:
         return self._last.completion_tokens if self._last else 0
 
     @property
+    def reasoning_tokens(self) -> int:
+        return self._last.reasoning_tokens if self._last else 0
+
+    @property
     def finished(self) -> bool:
         return self._last is not None and self._last.finish_reason is not None
 
@@ -58,7 +62,8 @@ class Events:
         """top: fields of the event beside its choice."""
         after = self._after
         if self._shape.continuous_usage:
-            counts = usage_of(self.prompt_tokens, chunk.completion_tokens, self.cached_tokens)
+            made, reasoned = chunk.completion_tokens, chunk.reasoning_tokens
+            counts = usage_of(self.prompt_tokens, made, self.cached_tokens, reasoned)
             after = b'}],"usage":%b}\n\n' % _encode(counts)
         if top:
             after = b"}]," + top + after.removeprefix(b"}]")
@@ -70,7 +75,10 @@ class Events:
         if not chunk.finish_reason:
             return finish
         told = _encode(chunk.stop_reason), _encode(self._seed)
-        return finish + b',"stop_reason":%b,"seed":%b' % told
+        finish += b',"stop_reason":%b,"seed":%b' % told
+        if chunk.schema_violation:
+            finish += b',"schema_violation":' + _encode(chunk.schema_violation)
+        return finish
 
     def _token_ids(self, chunk: TokenChunk) -> bytes:
         if not self._shape.token_ids:
@@ -95,13 +103,14 @@ class ChatEvents(Events):
         self._content_suffix = b"}" + self._suffix
         self._opened = False
         self._parser: AnswerParser | None = None  # None: the text is all content
+        self._deltas = Deltas(shape)
 
     def __call__(self, chunk: TokenChunk) -> bytes:
         if not self._seen(chunk):
             return b"".join(self._rare(chunk))
         if self._parser is None:
             return self._prefix + _encode(chunk.text) + self._content_suffix if chunk.text else b""
-        deltas = deltas_of(self._parser.push(chunk.text), self._shape)
+        deltas = self._deltas.of(self._parser.push(chunk.text))
         return b"".join(self._delta + _encode(delta) + self._suffix for delta in deltas)
 
     def _rare(self, chunk: TokenChunk) -> list[bytes]:
@@ -128,7 +137,7 @@ class ChatEvents(Events):
         if self._parser is not None:
             parts = self._parser.push(chunk.text)
             parts += self._parser.finish() if chunk.finish_reason else []
-            deltas = [*deltas_of(parts, self._shape)]
+            deltas = [*self._deltas.of(parts)]
         if not deltas and (chunk.logprobs or (self._shape.token_ids and chunk.token_ids)):
             deltas = [{"content": ""}]
         logprobs = chat_logprobs(chunk.logprobs, self._shape) if chunk.logprobs else None

@@ -11,7 +11,7 @@ from http_gateway.openai.shape import Shape
 from sax.types import TokenLogprob
 
 # JSON has no infinity; OpenAI and vLLM write this for an impossible token.
-_LEAST_LOGPROB = -9999.0
+LEAST_LOGPROB = -9999.0
 _PLAIN = Shape()
 
 
@@ -94,4 +94,4 @@ def _rivals(entry: TokenLogprob, shape: Shape) -> dict[str, float | None] | None
 
 def _finite(logprob: float) -> float | None:
     """Return None for the first token of a prompt, which follows nothing."""
-    return None if math.isnan(logprob) else max(logprob, _LEAST_LOGPROB)
+    return None if math.isnan(logprob) else max(logprob, LEAST_LOGPROB)

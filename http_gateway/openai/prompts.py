@@ -66,25 +66,35 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
         text, {"anyOf": [part, _image_part(route), _sound_part(route)]}, most=content.count
     )
     label = partial(_label, route)
-    tool = {"name": label("name"), "tool_call_id": label("tool_call_id")}
+    name = {"name": label("name")}
+    tool = {**name, "tool_call_id": label("tool_call_id")}
     assistant: dict[str, Schema] = {
+        **name,
+        "refusal": label("refusal"),
         "tool_calls": {"anyOf": [_calls(route), _NULL]},
         "reasoning": label("reasoning"),
         "reasoning_content": label("reasoning"),
     }
     plain = [role for role in ROLES if role not in ("assistant", "tool", "user")]
-    said = {"type": "array", "minItems": 1}
+    refused = {"type": {"const": "refusal"}, "refusal": text}
+    refusal: Schema = {**part, "properties": refused, "required": [*refused]}
+    said = _content(text, {"anyOf": [part, refusal]}, most=content.count)
+    nothing: Schema = {"enum": [None, []]}
+    given: Schema = {"minItems": 1, "minLength": 1, "not": _NULL}
     message: Schema = {
         "anyOf": [
-            _turn(plain, content_schema, {}),
-            _turn(["user"], seen, {}),
+            _turn(plain, content_schema, name),
+            _turn(["user"], seen, name),
             _turn(["tool"], content_schema, tool),
-            _turn(["assistant"], content_schema, assistant),
-            # Calls may stand without content.
-            {
-                **_turn(["assistant"], {"anyOf": [content_schema, _NULL]}, assistant, "tool_calls"),
-                "allOf": [{"properties": {"tool_calls": said}}],
-            },
+            _turn(["assistant"], said, assistant),
+            # Calls and refusals may stand without content.
+            *(
+                {
+                    **_turn(["assistant"], {"anyOf": [said, nothing]}, assistant, own),
+                    "allOf": [{"properties": {own: given}}],
+                }
+                for own in ("tool_calls", "refusal")
+            ),
         ]
     }
     many: Schema = {
@@ -161,20 +171,22 @@ def _calls(route: RequestRoute) -> Schema:
     def text(name: str) -> Schema:
         return {"type": "string", "maxLength": field(route, f"messages.tool_calls.{name}").bytes}
 
-    function: Schema = {
-        "type": "object",
-        "properties": {
-            "name": {**text("name"), "pattern": FUNCTION_NAME_PATTERN},
-            "arguments": text("arguments"),
-        },
-        "required": ["name"],
-        "additionalProperties": False,
-    }
-    call: Schema = {
-        "type": "object",
-        "properties": {"id": text("id"), "type": {"const": "function"}, "function": function},
-        "required": ["function"],
-        "additionalProperties": False,
-    }
+    def call(kind: str, said: str, required: Sequence[str]) -> Schema:
+        name: Schema = {**text("name"), "pattern": FUNCTION_NAME_PATTERN}
+        own: Schema = {
+            "type": "object",
+            "properties": {"name": name, said: text("arguments")},
+            "required": [*required],
+            "additionalProperties": False,
+        }
+        return {
+            "type": "object",
+            "properties": {"id": text("id"), "type": {"const": kind}, kind: own},
+            "required": [kind],
+            "additionalProperties": False,
+        }
+
+    kinds = [call("function", "arguments", ["name"]), call("custom", "input", ["name", "input"])]
+    kinds[1]["required"] = ["type", "custom"]
     most = field(route, "messages.tool_calls").count
-    return {"type": "array", "items": call, "maxItems": most}
+    return {"type": "array", "items": {"anyOf": kinds}, "maxItems": most}

@@ -17,8 +17,8 @@ from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields, check_beams
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.unsupported import (
+    CHAT_LABELS,
     CHAT_UNCHANGED,
-    LABELS,
     STREAM_OPTIONS_UNCHANGED,
     refuse_unsupported,
 )
@@ -162,7 +162,7 @@ class ChatRequest(ChatFields, OpenAiRequest):
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
-        refuse_unsupported(self.model_extra, CHAT_UNCHANGED, LABELS)
+        refuse_unsupported(self.model_extra, CHAT_UNCHANGED, CHAT_LABELS)
         self.options  # noqa: B018  (checks its fields)
         self._check_stream_options()
         self._check_thinking()
@@ -192,7 +192,8 @@ class ChatRequest(ChatFields, OpenAiRequest):
         chat = self.options
         return replace(
             self._shape(self.choices),
-            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            tools=chat.callable_tools,
+            custom_tools=self.custom_tools,
             parallel_calls=chat.parallel_tool_calls,
             include_reasoning=self.include_reasoning is not False,
         )

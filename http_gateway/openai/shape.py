@@ -21,6 +21,7 @@ class Shape:
     token_ids: bool = False
     tokens_as_ids: bool = False  # tokens of logprobs are named token_id:7
     tools: tuple[str, ...] = ()  # names that calls in an answer may have
+    custom_tools: frozenset[str] = frozenset()  # those whose input is a text
     parallel_calls: bool = True  # False: at most one call
     include_reasoning: bool = True
 

@@ -17,6 +17,7 @@ from sax.format import quoted
 from sax.storage.object_store import ObjectStore, StoreUnavailable
 
 Result = TypeVar("Result")
+Store = TypeVar("Store", bound=ObjectStore)
 
 _TRIES = 8
 PAUSE_S = 0.25  # before the second try; each pause is twice as long as the one before
@@ -109,7 +110,7 @@ def list_body(data: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
     }
 
 
-def needed(store: ObjectStore | None, what: str, param: str | None = None) -> ObjectStore:
+def needed(store: Store | None, what: str, param: str | None = None) -> Store:
     """Return the store. Raises InvalidRequest if the gateway has none.
 
     what: things that it would keep, in the plural.

@@ -1,4 +1,4 @@
-"""OpenAI's tools, tool_choice and tool_calls: checked, and converted to our own."""
+"""Tools of every API family: functions with their schemas, checked and converted to our own."""
 
 from __future__ import annotations
 
@@ -7,23 +7,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-import msgspec
-
-from sax.chat import Tool, ToolCall, ToolChoice
+from http_gateway import modes
+from http_gateway.bounds import check_names
+from sax.chat import Tool
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import TOOLS_BYTES, field
 from sax.format import quoted, shortened
 
-FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
+FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,128}$"
 _NAME = re.compile(FUNCTION_NAME_PATTERN)
-_CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
-
-
-def to_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
-    """Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type."""
-    functions = [_function_of(entry, f"tools[{n}]") for n, entry in enumerate(entries)]
-    return read_tools(functions, "tools[{}].function", "parameters")
 
 
 def read_tools(functions: Iterable[dict[str, Any]], path: str, parameters: str) -> tuple[Tool, ...]:
@@ -32,7 +25,13 @@ def read_tools(functions: Iterable[dict[str, Any]], path: str, parameters: str) 
     path: of a function, with {} for its number. parameters: name of the field that holds a schema.
     Raises InvalidRequest or UnsupportedParameter naming the part.
     """
-    tools = tuple(_to_tool(each, path.format(n), parameters) for n, each in enumerate(functions))
+    tools = tuple(to_tool(each, path.format(n), parameters) for n, each in enumerate(functions))
+    check_tools(tools, path)
+    return tools
+
+
+def check_tools(tools: Sequence[Tool], path: str) -> None:
+    """Raise InvalidRequest for tools that are too large together, or for one name twice."""
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if size > TOOLS_BYTES:
         raise InvalidRequest(
@@ -44,34 +43,25 @@ def read_tools(functions: Iterable[dict[str, Any]], path: str, parameters: str) 
         if name in names[:n]:
             at = f"{path.format(n)}.name"
             raise InvalidRequest(f"{at} is {name} again: give each tool its own name", param=at)
-    return tools
 
 
-def _to_tool(function: dict[str, Any], at: str, parameters: str) -> Tool:
+def to_tool(function: dict[str, Any], at: str, parameters: str) -> Tool:
     name = read_name(function.pop("name", None), at)
-    description = function.pop("description", None) or ""
+    description = read_description(function.pop("description", None), at)
     schema, strict = function.pop(parameters, None), function.pop("strict", None)
     refuse_others(function, at)
-    if not isinstance(description, str):
-        raise InvalidRequest(f"{at}.description: send a text", param=f"{at}.description")
-    field(RequestRoute.CHAT, "tools.description").check_text(description, f"{at}.description")
     if not isinstance(strict, bool | None):
         raise InvalidRequest(f"{at}.strict: send true or false", param=f"{at}.strict")
     return Tool(name, description, _schema(schema, f"{at}.{parameters}"), bool(strict))
 
 
-def _function_of(entry: object, at: str) -> dict[str, Any]:
-    """Return the function of {"type": "function", "function": {...}}."""
-    parts = object_at(entry, at)
-    kind = parts.pop("type", "function")
-    if kind != "function":
-        raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: send functions only", param=f"{at}.type"
-        )
-    function = object_at(parts.pop("function", None), f"{at}.function")
-    parts.pop("id", None)  # of a call, read by `to_calls`
-    refuse_others(parts, at)
-    return function
+def read_description(value: object, at: str) -> str:
+    """Return the description of a tool. Raises InvalidRequest."""
+    text = value or ""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{at}.description: send a text", param=f"{at}.description")
+    field(RequestRoute.CHAT, "tools.description").check_text(text, f"{at}.description")
+    return text
 
 
 def object_at(value: object, at: str) -> dict[str, Any]:
@@ -85,7 +75,7 @@ def read_name(value: object, at: str) -> str:
     """Return the name of a function. Raises InvalidRequest."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidRequest(
-            f"{at}.name is {quoted(value)}: give at most 64 letters, digits, dots, dashes and "
+            f"{at}.name is {quoted(value)}: give at most 128 letters, digits, dots, dashes and "
             "underscores",
             param=f"{at}.name",
         )
@@ -101,30 +91,12 @@ def _schema(value: object, at: str) -> str:
 
 
 def refuse_others(parts: Mapping[str, object], at: str) -> None:
-    """Raise UnsupportedParameter for fields that nobody has read."""
+    """Raise UnsupportedParameter for fields that nobody has read, unless unknown ones may pass."""
+    check_names(parts, f"{at}.")
     for name in parts:
         path = f"{at}.{shortened(name)}"
-        raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
-
-
-def to_choice(value: object, tools: Sequence[Tool]) -> tuple[str, str]:
-    """Return the choice, and the name of the function that must be called, if one must.
-
-    Raises InvalidRequest or UnsupportedParameter naming the field.
-    """
-    if value is None:
-        return ToolChoice.AUTO, ""
-    if isinstance(value, str):
-        if value not in [*_CHOICES]:
-            raise InvalidRequest(
-                f"tool_choice is {quoted(value)}: give {', '.join(_CHOICES)}, or a function",
-                param="tool_choice",
-            )
-        if value == ToolChoice.REQUIRED and not tools:
-            raise InvalidRequest("tool_choice is required: send tools, too", param="tool_choice")
-        return value, ""
-    name = read_name(_function_of(value, "tool_choice").get("name"), "tool_choice.function")
-    return ToolChoice.FUNCTION, known_tool(name, tools)
+        if not modes.ignored(path):
+            raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
 
 
 def known_tool(name: str, tools: Sequence[Tool]) -> str:
@@ -137,37 +109,13 @@ def known_tool(name: str, tools: Sequence[Tool]) -> str:
     return name
 
 
-def to_calls(value: object, at: str) -> tuple[ToolCall, ...]:
-    """Convert the calls of an earlier answer. Raises InvalidRequest or UnsupportedParameter."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise InvalidRequest(f"{at}: send a list of calls", param=at)
-    entries = cast("list[object]", value)
-    field(RequestRoute.CHAT, "messages.tool_calls").check_count(len(entries), at)
-    return tuple(_to_call(entry, f"{at}[{n}]") for n, entry in enumerate(entries))
-
-
-def _to_call(entry: object, at: str) -> ToolCall:
-    function = _function_of(entry, at)
-    id = cast("Mapping[str, object]", entry).get("id") or ""
-    name = read_name(function.pop("name", None), f"{at}.function")
-    arguments = function.pop("arguments", None) or "{}"
-    refuse_others(function, f"{at}.function")
-    if not isinstance(id, str):
-        raise InvalidRequest(f"{at}.id: send a text", param=f"{at}.id")
-    field(RequestRoute.CHAT, "messages.tool_calls.id").check_text(id, f"{at}.id")
-    return ToolCall(id, name, read_arguments(arguments, f"{at}.function.arguments"))
-
-
 def read_arguments(value: object, at: str) -> str:
-    """Return the arguments of a call as JSON. Raises InvalidRequest."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    field(RequestRoute.CHAT, "messages.tool_calls.arguments").check_text(text, at)
-    try:
-        whole = isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        whole = False
-    if not whole:
+    """Return the arguments of an earlier call as a text. Raises InvalidRequest.
+
+    A text that is no JSON object passes: max_tokens cut such calls, and their conversations go on.
+    """
+    if value is not None and not isinstance(value, str | dict):
         raise InvalidRequest(f"{at}: send a JSON object, as a text", param=at)
-    return text
+    text = value if isinstance(value, str) else json.dumps(value or {}, ensure_ascii=False)
+    field(RequestRoute.CHAT, "messages.tool_calls.arguments").check_text(text, at)
+    return text or "{}"

@@ -13,22 +13,41 @@ from sax.format import shortened
 
 # Labels for the request; they do not change the answer.
 LABELS = frozenset({"metadata", "safety_identifier"})
+# Hints of a chat that may save time elsewhere, and never change an answer.
+CHAT_LABELS = LABELS | {"prediction", "prompt_cache_options", "prompt_cache_retention"}
+TIERS = ("auto", "default", "flex", "scale", "priority")  # here all are served alike
 # Field -> the values besides null that change nothing. Any other value is refused.
 CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
     "echo": (False,),  # a chat has no text of its own
     "audio": (),
-    "function_call": ("none",),
+    "function_call": ("none", "auto"),  # without functions
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "service_tier": ("auto", "default"),
+    "service_tier": TIERS,
     "store": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),
     "chat_template": (),
+}
+# Why these hold nothing else.
+CHAT_REMARKS = {
+    "echo": "A chat has no text of its own.",
+    "audio": "No model here speaks.",
+    "function_call": "The older form of tool_choice.",
+    "functions": "The older form of tools.",
+    "modalities": "Answers are texts.",
+    "moderation": "No model here judges.",
+    "service_tier": "All tiers are served alike.",
+    "store": "Chats are not kept; responses are.",
+    "verbosity": "No template has a word for it: say it in a message.",
+    "web_search_options": "This server searches nothing.",
+    "chat_template": "Templates are the operator's.",
+    "prediction": "It would save time elsewhere.",
+    "prompt_cache_options": "Every prompt is cached here.",
+    "prompt_cache_retention": "Every prompt is cached here.",
+    "tool_choice": "allowed_tools bounds calls to some tools; the template has all of them.",
+    "tools": "Functions, and custom tools of free text or of a regex.",
 }
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
@@ -40,17 +59,19 @@ def refuse_unsupported(
     no_op: Mapping[str, tuple[object, ...]],
     harmless: frozenset[str] = frozenset(),
     at: str = "",
+    route: RequestRoute = RequestRoute.CHAT,
 ) -> None:
     """Raise UnsupportedParameter for the first field that could not be honoured.
 
-    `no_op`: for each known field, the values that change nothing and so are accepted.
+    `no_op`: for each known field, the values that change nothing and so are accepted. `route`: of
+    the harmless fields' bounds.
     """
     if not extra:
         return
     check_names(extra, at)
     for name, value in extra.items():
         if name in harmless:
-            field(RequestRoute.CHAT, name).check(value, at + name)
+            field(route, name).check(value, at + name)
             continue
         if name in no_op and _changes_nothing(value, no_op[name]):
             continue

@@ -196,7 +196,6 @@ def quantity(size: int) -> str:
     return f"{size // _GIB}Gi"
 
 
-Object = dict[str, Any]
 _INSTANCE = "app.kubernetes.io/instance"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"

@@ -12,6 +12,7 @@ class PagingState:
         "computed",
         "deferred",
         "kept",
+        "reused",
         "window_pages",
         "window_known",
         "window_source",
@@ -28,6 +29,7 @@ class PagingState:
         self.cached = -1  # tokens of the prompt found at its first admission; -1: not admitted yet
         self.deferred = False  # it once waited for a step that writes tokens like its own
         # Since the sequence last took a slot:
+        self.reused = 0  # positions found in the cache
         self.source = 0  # page to copy with its first chunk, held until then; 0: none
         self.written = 0  # positions in the launched steps whose tokens are known
         self.kept = 0  # full pages that others can find, or that were found

@@ -127,8 +127,8 @@ def check(request: EngineRequest, context: int) -> None:
         )
     if length + generates > context:
         raise PromptTooLong(
-            f"the prompt has {length} tokens and the context holds {context}"
-            f"{', one of them for the answer' if generates else ''}: shorten the prompt, or "
+            f"the prompt has {length} tokens and this model's maximum context length is {context} "
+            f"tokens{', one of them for the answer' if generates else ''}: shorten the prompt, or "
             "serve the model with a larger --max_context or --kv_cache_bytes",
             param="prompt",
         )

@@ -34,7 +34,6 @@ class Sequence:
         "priority",
         "prompt",
         "request",
-        "reused",
         "sampling",
         "since",
         "slot",
@@ -47,9 +46,8 @@ class Sequence:
         """context: tokens of prompt and answer, at most."""
         self.id = id
         self.request = request
-        self.parts: tuple[
-            SequenceHooks[Sequence], ...
-        ] = ()  # those that it concerns, in their order
+        # Those that it concerns, in their order:
+        self.parts: tuple[SequenceHooks[Sequence], ...] = ()
         # Sequences that take and lose slots together, the one that was submitted first; their host
         # chooses each next token. None: it is alone.
         self.group: list[Sequence] | None = None
@@ -68,7 +66,6 @@ class Sequence:
         self.paging = PagingState(computed=request.computed)
         self.columns = Columns()  # of its rows
         self.launched = 0  # positions computed, in flight or found in the cache
-        self.reused = 0  # positions found in the cache
         self.goal = 0  # positions that are prefill; from there on it decodes
         # The slot's last token is another (one that was tried, or is chosen anew), or it samples in
         # another way: the next row carries its own token, and how it samples.

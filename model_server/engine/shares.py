@@ -79,4 +79,4 @@ def fresh_tokens(sequence: Sequence) -> int:
 
     Those that it found in the prefix cache are not counted.
     """
-    return max(0, sequence.launched - max(sequence.lost, sequence.reused))
+    return max(0, sequence.launched - max(sequence.lost, sequence.paging.reused))

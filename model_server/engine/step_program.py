@@ -36,10 +36,9 @@ from model_server.engine.step_functions import (
     run_stage,
     run_step,
 )
-from model_server.kernels.cpu.attention import CpuAttention
-from model_server.kernels.cpu.attention import overwrite as native_overwrite
+from model_server.kernels.cpu.served import has_native, overwrite_of
 from model_server.kernels.paged import Kernel, KernelRefusal
-from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart, overwrite
+from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.decoder import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
@@ -136,11 +135,11 @@ class StepProgram:
     @property
     def overwrite(self) -> Overwrite:
         """Return the function with which programs overwrite pages of the pool."""
-        return native_overwrite if self._native else overwrite
+        return overwrite_of(self._kernel)
 
     @property
     def _native(self) -> bool:
-        return self._kernel == CpuAttention()
+        return has_native(self._kernel)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Trace the forward pass of one bucket for the devices that the shapes are sharded over.

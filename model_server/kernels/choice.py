@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from model_server.kernels import xla
-from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import CpuAttention
+from model_server.kernels.cpu.served import is_native
 from model_server.kernels.paged import Kernel
 
 AMPERE, ADA = 8.0, 8.9  # compute capabilities; Triton casts float8 from Ada on
@@ -39,7 +39,7 @@ def kernel_for(
         from model_server.kernels.gpu.attention import GpuAttention
 
         return GpuAttention(mesh, heads, pages)
-    if platform == "cpu" and mesh.size == 1 and native.available():
+    if is_native(platform, mesh.size):
         return CpuAttention()
     return xla.KERNEL
 

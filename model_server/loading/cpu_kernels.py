@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import jax.numpy as jnp
 
-from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import LANES, MOST_DIM, supports
+from model_server.kernels.cpu.served import described, is_native
 from model_server.kernels.pages import LayerPages
 from model_server.loading.deployment import Deployment
 from model_server.models.weights.weight import Declaration
@@ -21,14 +21,11 @@ def kernels_of(deployment: Deployment) -> str:
     "avx512_bf16, 2 threads; XLA's for 3.1 MiB of float8 weights", or "XLA's: SAX_CPU_KERNELS=off".
     """
     layout = deployment.layout
-    if layout.platform != "cpu":
-        return ""
-    if layout.mesh.size > 1:
-        return f"XLA's: the model's mesh has {layout.mesh.size} devices"
-    if not native.available():
-        return native.described()
+    used = described(layout.platform, layout.mesh.size)
+    if not is_native(layout.platform, layout.mesh.size):
+        return used
     left = " and ".join(_left_to_xla(deployment))
-    return f"{native.described()}; XLA's for {left}" if left else native.described()
+    return f"{used}; XLA's for {left}" if left else used
 
 
 def _left_to_xla(deployment: Deployment) -> Iterator[str]:

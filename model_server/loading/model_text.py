@@ -11,6 +11,7 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect, dialect_of
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
+from sax.chat import ToolParser
 from sax.errors import CheckpointError, InvalidRequest
 
 
@@ -35,8 +36,11 @@ def read_text(
 
 def answer_dialect(recipe: Recipe, template: ChatTemplate | None) -> AnswerDialect:
     """Return how tool calls and reasoning are told apart in a model's answers."""
-    source = "" if template is None else template.for_tools or template.source
-    return dialect_of(source, recipe.chat.tool_parser, recipe.chat.reasoning_parser)
+    tools, reasoning = recipe.chat.tool_parser, recipe.chat.reasoning_parser
+    if template is None:
+        return dialect_of("", tools=tools or ToolParser.NONE, reasoning=reasoning)
+    source, written = template.for_tools or template.source, template.written()
+    return dialect_of(source, written.calls, written.reasoning, tools=tools, reasoning=reasoning)
 
 
 def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:

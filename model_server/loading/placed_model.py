@@ -22,7 +22,7 @@ from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import told_as_plan_error
 from model_server.kernels import xla
 from model_server.kernels.choice import kernel_for
-from model_server.kernels.cpu.attention import supports_heads
+from model_server.kernels.cpu.served import attends_natively
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, Pages
 from model_server.loading.media.encoder_plan import encoder_workspace, media_limits
@@ -30,7 +30,6 @@ from model_server.loading.memory_plan import PageBytes
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
-from model_server.models.weights.tiled import tiles_fit
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest
 
@@ -79,8 +78,8 @@ class PlacedModel:
     def kv_dtype(self) -> jnp.dtype:
         if self.recipe.kv_cache_dtype is not None:
             return jnp.dtype(self.recipe.kv_cache_dtype)
-        native = tiles_fit(self.layout) and supports_heads(self.cache.key_dim, self.cache.value_dim)
-        native = native and not self.cache.chosen
+        platform, heads = self.layout.platform, (self.cache.key_dim, self.cache.value_dim)
+        native = attends_natively(platform, self.layout.mesh.size, *heads) and not self.cache.chosen
         if self.layout.platform == "cpu" and not native:
             return jnp.dtype("float32")  # XLA's bf16 products inside the page loop are slow there
         return jnp.dtype(self.recipe.dtype)

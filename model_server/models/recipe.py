@@ -12,6 +12,7 @@ from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.packed import Packing
+from model_server.kernels.cpu.served import is_native
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
@@ -31,7 +32,6 @@ from model_server.models.weights.sharding import (
     split_heads,
 )
 from model_server.models.weights.stage import Stage, stages_of
-from model_server.models.weights.tiled import tiles_fit
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
@@ -188,7 +188,7 @@ class Recipe:
             layout=layout,
             quantization=quantization,
             adapters=self.adapters,
-            tiles=tiles_fit(layout),
+            tiles=is_native(layout.platform, layout.mesh.size),
         )
         made = blueprint(lambda: self.build(form))
         if quantization is not None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search
@@ -23,7 +24,7 @@ from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
 from sax.errors import InvalidRequest
-from sax.fields.sampling import DEVICE_FIELDS
+from sax.fields.sampling import DEVICE_FIELDS, UNCHANGED
 from sax.types import AnswerSoFar, GenerateRequest, ReplyOptions, SamplingParams
 
 _PLAIN = ReplyOptions()
@@ -100,6 +101,7 @@ def make_engine_request(
     request: GenerateRequest,
     loaded: Loaded,
     grammar: Grammar | None = None,
+    thinking: ThinkingBudget | None = None,
 ) -> EngineRequest:
     """Return the engine request; sampling must have been checked. Raises InvalidRequest for an
     answer that cannot be as it was asked for."""
@@ -136,6 +138,7 @@ def make_engine_request(
         priority=request.priority,
         salt=request.cache_salt,
         answer=answer.token_ids,
+        settings=() if thinking is None else (thinking,),
     )
 
 
@@ -152,8 +155,11 @@ def _device_sampling(
             "another token",
             param="allowed_token_ids",
         )
+    device = {name: getattr(sampling, name) for name in DEVICE_FIELDS}
+    if not sampling.top_p:  # a nucleus of one token
+        device |= {"top_p": UNCHANGED.top_p, "temperature": 0.0}
     return Sampling(
-        **{name: getattr(sampling, name) for name in DEVICE_FIELDS},
+        **device,
         seed=secrets.randbits(_DRAWN_BITS) if sampling.seed is None else sampling.seed,
         logprobs=sampling.logprobs or 0,
         logit_bias=tuple(sampling.logit_bias.items()),

@@ -19,12 +19,14 @@ from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.answer_trace import AnswerTrace
+from model_server.serving.answers.constrained import check_after
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
 from model_server.serving.chats.divided_answer import (
     UNDIVIDED,
     AnswerDivision,
+    compiled,
     constraint_on,
     division_of,
 )
@@ -43,7 +45,7 @@ from model_server.serving.request_checks import (
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads, to_encode
 from sax.auth.acl import caller
-from sax.errors import ReplicaLost, SaxError, UnsupportedParameter
+from sax.errors import ReplicaLost, SaxError
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest
@@ -101,7 +103,8 @@ class Generating:
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 ids = prompt_ids(request.prompt, loaded, request)
-                self._submit(running, self._asked(running, request, ids))
+                division = division_of(request, loaded, request.prompt)
+                self._submit(running, self._asked(running, request, ids, division=division))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -159,6 +162,7 @@ class Generating:
             grammar = constraint and await compiled(constraint, loaded)
             ids = await self._encoded(prompt, loaded, request)
             division = division_of(request, loaded, prompt)
+            check_after(running, grammar, request, division)
             asked = self._asked(running, request, ids, grammar, division)
             if running.holds:
                 asked = await self._encoding.run(
@@ -187,7 +191,7 @@ class Generating:
     ) -> EngineRequest:
         """Return the engine's request, and let the running one expect its text."""
         loaded = running.servable.loaded
-        asked = make_engine_request(ids, request, loaded, grammar)
+        asked = make_engine_request(ids, request, loaded, grammar, division.budget)
         running.expect(
             Detokenizer(
                 loaded.tokenizer,
@@ -210,11 +214,7 @@ class Generating:
             done = SequenceUpdate(0, RowResult(), finish)
             asyncio.get_running_loop().call_soon(running.receive, done)
             return
-        # A server that prefills would choose the first token, without the grammar, or for a search
-        # that chooses several.
-        # Nor does it get images.
-        here = asked.grammar is not None or asked.beams is not None or asked.answer or asked.media
-        remote = None if here else self._remote_prefill
+        remote = self._remote_prefill
         if remote is None or not remote.take(running, asked):
             running.submit(asked)
 
@@ -237,16 +237,6 @@ class Generating:
             to_encode(characters(prompt), loaded.tokenizer),
             lambda: prompt_ids(prompt, loaded, request),
         )
-
-
-async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
-    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
-    if loaded.grammars is None:
-        raise UnsupportedParameter(
-            f"{constraint.field} is not supported by this model: leave it out",
-            param=constraint.field,
-        )
-    return await loaded.grammars.compile(constraint)
 
 
 def _takes_long(prompt: Prompt, loaded: Loaded) -> bool:

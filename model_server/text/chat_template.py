@@ -22,12 +22,22 @@ from msgspec import structs
 
 from model_server.sharing.confined.lanes import LaneKind, Lanes
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.text.rendering.frames import MAX_ANSWER, Answer, Ask, TemplateParts, framed
-from sax.chat import PLAIN_CHAT, ChatOptions, Message
+from model_server.text.generic_tools import without_tools
+from model_server.text.rendering.call_text import takes_tools
+from model_server.text.rendering.frames import (
+    MAX_ANSWER,
+    Answer,
+    Ask,
+    TemplateParts,
+    WrittenForms,
+    framed,
+)
+from sax.chat import PLAIN_CHAT, THINKING_TOKENS, ChatOptions, Message
 from sax.errors import CheckpointError, InvalidRequest, Unavailable, UnsupportedParameter
 from sax.format import shortened
 
 _DECODER = msgspec.msgpack.Decoder(Answer)
+_FORMS = msgspec.json.Decoder(WrittenForms)
 _WORKER = "model_server.text.rendering.worker"
 
 
@@ -152,6 +162,7 @@ class ChatTemplate:
         tokens = tuple(sorted({*special_tokens, image} - {""}))
         self._parts = TemplateParts(source, bos_token, eos_token, tokens, image)
         self._key = _key(self._parts)
+        self._written: WrittenForms | None = None
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
 
     def replaced(self, source: str) -> ChatTemplate:
@@ -178,6 +189,10 @@ class ChatTemplate:
         """The source of the other template, for chats with tools; "": there is none."""
         return "" if self._for_tools is None else self._for_tools.source
 
+    def knows(self, variable: str) -> bool:
+        """Return True if the template may read such a variable."""
+        return variable in self._words
+
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
 
@@ -191,6 +206,21 @@ class ChatTemplate:
             self._for_tools.try_out()
         # The first chat then waits neither for a process nor for the compiler.
         renderer().submit(Ask(self._key, None), self._parts)
+
+    def written(self) -> WrittenForms:
+        """Return the forms in which the template writes calls and reasoning. Blocks."""
+        if self._for_tools is not None:
+            return self._for_tools.written()
+        if self._written is None:
+            answer = renderer().try_out(Ask(self._key, None, learn=True), self._parts)
+            found = answer.kind == "text"
+            self._written = _FORMS.decode(answer.text) if found else WrittenForms()
+        return self._written
+
+    @property
+    def generic(self) -> bool:
+        """True if sax tells the model of tools, as the template has no place for them."""
+        return self._for_tools is None and not takes_tools(self.source)
 
     def render(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
         """Return the chat as text. Blocks; on an event loop use `rendered`.
@@ -210,27 +240,16 @@ class ChatTemplate:
     def _submit(self, messages: Sequence[Message], options: ChatOptions) -> Future[Answer]:
         if self._for_tools is not None and (options.tools or any(e.tool_calls for e in messages)):
             return self._for_tools._submit(messages, options)
-        if options != PLAIN_CHAT or any(message.tool_calls for message in messages):
-            options = self._checked(messages, options)
+        called = "tool_calls" not in self._words and any(each.tool_calls for each in messages)
+        if (options.may_call or called) and self.generic:
+            messages, options = without_tools(messages, options, self.written())
+        if options != PLAIN_CHAT:
+            options = self._checked(options)
         places = tuple(each.without_data() for each in messages)
         return renderer().submit(Ask(self._key, places, options), self._parts)
 
-    def _checked(self, messages: Sequence[Message], options: ChatOptions) -> ChatOptions:
+    def _checked(self, options: ChatOptions) -> ChatOptions:
         """Return the options as the template takes them. Raises InvalidRequest by name."""
-        if options.may_call and "tools" not in self._words:
-            raise UnsupportedParameter(
-                "tools are not supported: this model's chat template has no place for them. Send "
-                'tool_choice "none", or publish the model with the override CHAT_TEMPLATE, a '
-                "template that writes tools",
-                param="tools",
-            )
-        if any(each.tool_calls for each in messages) and not {"tool_calls", "tools"} & self._words:
-            raise UnsupportedParameter(
-                "messages with tool_calls are not supported: this model's chat template has no "
-                "place for them. Leave them out, or publish the model with the override "
-                "CHAT_TEMPLATE",
-                param="messages",
-            )
         if not options.chat_template_kwargs:
             return options
         values = self._values(options.chat_template_kwargs)
@@ -239,9 +258,9 @@ class ChatTemplate:
     def _values(self, source: str) -> dict[str, Any]:
         values = _object(source)
         effort = values.get("reasoning_effort")
-        if effort == "none" and "reasoning_effort" not in self._words:
-            del values["reasoning_effort"]
-            if "enable_thinking" in self._words:
+        if effort in [*THINKING_TOKENS] and not self.knows("reasoning_effort"):
+            del values["reasoning_effort"]  # a number of tokens stands for it
+            if effort == "none" and self.knows("enable_thinking"):
                 values.setdefault("enable_thinking", False)
         for name in values:
             if name in self._words and name not in _RESERVED:

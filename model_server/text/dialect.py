@@ -1,82 +1,160 @@
-"""The form in which a model writes calls of tools and reasoning, told from its chat template."""
+"""The form in which a model writes calls and reasoning, as its chat template writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
 from dataclasses import dataclass
+from typing import Any, cast
 
-from sax.chat import ReasoningParser, ToolParser
+from model_server.text.rendering.call_text import form_by_words, takes_tools
+from sax.call_form import DEEPSEEK, GEMMA, HERMES, LLAMA3, MISTRAL, Arguments, CallForm
+from sax.chat import LEARNT, ReasoningParser, Tool, ToolParser
 
-# Control tokens that divide an answer; where one is an ordinary token it has text anyway.
-_CALL_MARKS: dict[str, tuple[str, ...]] = {
-    ToolParser.HERMES: ("<tool_call>", "</tool_call>"),
-    ToolParser.LLAMA3: ("<|python_tag|>",),
-    ToolParser.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-    ToolParser.DEEPSEEK: (
-        "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-        "<\uff5ctool\u2581call\u2581begin\uff5c>",
-        "<\uff5ctool\u2581sep\uff5c>",
-        "<\uff5ctool\u2581call\u2581end\uff5c>",
-        "<\uff5ctool\u2581calls\u2581end\uff5c>",
-    ),
-}
-_HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>")
-_REASONING_MARKS: dict[str, tuple[str, ...]] = {
-    ReasoningParser.THINK: ("<think>", "</think>"),
-    ReasoningParser.GPT_OSS: _HARMONY,
-}
-_CALL_MARKS[ToolParser.GPT_OSS] = _HARMONY
-
-
-def _hermes(source: str) -> bool:
-    # Qwen3-Coder and GLM write XML between the same tags.
-    return "<tool_call>" in source and "<function=" not in source and "<arg_key>" not in source
-
-
-def _llama3(source: str) -> bool:
-    return "<|python_tag|>" in source or (
-        "<|start_header_id|>" in source and '"parameters": dictionary' in source
-    )
-
-
-def _gemma(source: str) -> bool:
-    return "<start_of_turn>" in source and "tools" in source
-
-
-_CALLS: tuple[tuple[ToolParser, Callable[[str], bool]], ...] = (
-    (ToolParser.GPT_OSS, lambda source: "<|channel|>" in source and "<|start|>" in source),
-    (ToolParser.DEEPSEEK, lambda source: "<\uff5ctool\u2581calls\u2581begin\uff5c>" in source),
-    (ToolParser.MISTRAL, lambda source: "[TOOL_CALLS]" in source),
-    (ToolParser.HERMES, _hermes),
-    (ToolParser.LLAMA3, _llama3),
-    (ToolParser.GEMMA, _gemma),
-)
+_HARMONY = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"))
+THINK = ("<think>", "</think>")
+_JSON_TYPES = ("string", "number", "boolean", "null", "array", "object")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerDialect:
     """Form of one model's calls and reasoning."""
 
-    tools: ToolParser = ToolParser.NONE
+    tools: str = ToolParser.NONE  # the parser of older gateways that fits best, or LEARNT
     reasoning: ReasoningParser = ReasoningParser.NONE
-    older: bool = False  # the first of two forms that Mistral and DeepSeek have had
+    calls: CallForm | None = None  # None: it writes none, or in channels
+    thoughts: tuple[str, str] = THINK  # around reasoning of the kind THINK
+    generic: bool = False  # sax tells the model of tools, as its template has no place for them
 
     def marks(self, calls: bool) -> frozenset[str]:
         """Return the control tokens that divide an answer; calls: also those of calls."""
-        found = _REASONING_MARKS.get(self.reasoning, ())
-        return frozenset((*found, *(_CALL_MARKS.get(self.tools, ()) if calls else ())))
+        if self.reasoning is ReasoningParser.GPT_OSS or self.tools == ToolParser.GPT_OSS:
+            return _HARMONY
+        found = frozenset[str]()
+        if self.reasoning is ReasoningParser.THINK:
+            found = frozenset(token for text in self.thoughts for token in _TOKEN.findall(text))
+        if calls and self.calls is not None:
+            variants = ("<|python_tag|>", "<|python_start|>") if not self.calls.mark else ()
+            found |= self.calls.tokens.union(variants)
+        return found
+
+
+_TOKEN = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]+\]")
+
+
+def _older(form: CallForm) -> str:
+    """Return the name of the parser that a gateway without this form reads it by."""
+    if form.arguments == Arguments.OBJECT and form.mark == HERMES.mark and not form.begin:
+        return ToolParser.HERMES
+    if form.mark == MISTRAL.mark:
+        return ToolParser.MISTRAL
+    if form.mark == DEEPSEEK.mark:
+        return ToolParser.DEEPSEEK
+    if form.arguments == Arguments.OBJECT and not form.opening.startswith("["):
+        return LEARNT if form.mark else ToolParser.LLAMA3
+    if form.arguments == Arguments.PYTHON and form.begin == GEMMA.begin:
+        return ToolParser.GEMMA
+    return LEARNT
+
+
+_NAMED: dict[str, CallForm] = {
+    ToolParser.HERMES: HERMES,
+    ToolParser.LLAMA3: LLAMA3,
+    ToolParser.MISTRAL: MISTRAL,
+    ToolParser.GEMMA: GEMMA,
+    ToolParser.DEEPSEEK: DEEPSEEK,
+}
+
+
+def harmonic(source: str) -> bool:
+    """True if a template writes messages in channels, as gpt-oss does."""
+    return "<|channel|>" in source and "<|start|>" in source
 
 
 def dialect_of(
-    source: str, tools: str | None = None, reasoning: str | None = None
+    source: str,
+    learnt: CallForm | None = None,
+    thoughts: tuple[str, str] | None = None,
+    *,
+    tools: str | None = None,
+    reasoning: str | None = None,
 ) -> AnswerDialect:
-    """Return the dialect of a template's model; tools, reasoning: known otherwise."""
-    calls = tools or next((each for each, fits in _CALLS if fits(source)), ToolParser.NONE)
+    """Return the dialect of a template's model. learnt, thoughts: what the template was found to
+    write. tools, reasoning: known otherwise."""
+    generic = not takes_tools(source)
+    found = learnt or (HERMES if generic else form_by_words(source))
+    told, form = _told(source, tools, found)
     if reasoning is None:
-        reasoning = ReasoningParser.THINK if "<think>" in source else ReasoningParser.NONE
-        if calls == ToolParser.GPT_OSS:
-            reasoning = ReasoningParser.GPT_OSS
-    older = (calls == ToolParser.DEEPSEEK and "```json" in source) or (
-        calls == ToolParser.MISTRAL and "[ARGS]" not in source
-    )
-    return AnswerDialect(ToolParser(calls), ReasoningParser(reasoning), older)
+        reasoning = ReasoningParser.THINK if thoughts or THINK[0] in source else "none"
+        if told == ToolParser.GPT_OSS:
+            reasoning, thoughts = ReasoningParser.GPT_OSS, None
+    generic = generic and form is not None
+    return AnswerDialect(told, ReasoningParser(reasoning), form, thoughts or THINK, generic)
+
+
+def _told(source: str, tools: str | None, found: CallForm) -> tuple[str, CallForm | None]:
+    """Return the name of the calls' form, and the form."""
+    if tools is None:
+        return (ToolParser.GPT_OSS, None) if harmonic(source) else (_older(found), found)
+    return tools, found if tools == _older(found) else _NAMED.get(tools)
+
+
+def kinds_of(form: CallForm | None, tools: tuple[Tool, ...]) -> dict[str, dict[str, list[str]]]:
+    """Return by tool and parameter the JSON types that a value may have, for a form that does not
+    tell texts from other values."""
+    if form is None or form.arguments != Arguments.PAIRS:
+        return {}
+    return {tool.name: _parameters(tool.parameters) for tool in tools}
+
+
+def _parameters(source: str) -> dict[str, list[str]]:
+    try:
+        schema: Any = json.loads(source or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return {}
+    items = cast("dict[str, Any]", properties).items()
+    found = {key: sorted(types_of(value, cast("Any", schema))) for key, value in items}
+    return {key: types for key, types in found.items() if len(types) < len(_JSON_TYPES)}
+
+
+_PYTHON: dict[type, str] = {
+    **{str: "string", bool: "boolean", type(None): "null", int: "number", float: "number"},
+    **{list: "array", dict: "object"},
+}
+
+
+def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
+    """Return the JSON types that a schema allows, with integers among numbers."""
+    every = frozenset(_JSON_TYPES)
+    if not isinstance(schema, dict) or depth > 8:
+        return every
+    parts = cast("dict[str, Any]", schema)
+    if isinstance(ref := parts.get("$ref"), str):
+        return types_of(_pointed(root, ref), root, depth + 1)
+    allowed = every
+    if "type" in parts:
+        given = parts["type"] if isinstance(parts["type"], list) else [parts["type"]]
+        named = cast("list[Any]", given)
+        allowed &= {"number" if each == "integer" else str(each) for each in named}
+    values: Any = [parts["const"]] if "const" in parts else parts.get("enum")
+    if isinstance(values, list):
+        allowed &= {_PYTHON.get(type(value), "") for value in cast("list[Any]", values)}
+    for word in ("anyOf", "oneOf"):
+        if isinstance(options := parts.get(word), list):
+            each = (types_of(one, root, depth + 1) for one in cast("list[Any]", options))
+            allowed &= frozenset[str]().union(*each)
+    for one in cast("list[Any]", parts.get("allOf") or []):
+        allowed &= types_of(one, root, depth + 1)
+    return allowed or every
+
+
+def _pointed(root: dict[str, Any], ref: str) -> Any:
+    """Return what a reference within a schema points to; None: nothing that is found here."""
+    at: Any = root
+    for step in ref.removeprefix("#").split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        at = cast("dict[str, Any]", at).get(key) if isinstance(at, dict) else None
+    return at if ref.startswith("#") else None

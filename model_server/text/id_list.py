@@ -19,7 +19,9 @@ def parse_ids(text: str, most: int, param: str) -> tuple[int, ...]:
     count = text.count(",") + 1
     if count > most:
         raise PromptTooLong(
-            f"{param} has {count} token ids and the context holds {most}: send fewer", param=param
+            f"{param} has {count} token ids and this model's maximum context length is "
+            f"{most} tokens: send fewer",
+            param=param,
         )
     return tuple(_id(part, place, param) for place, part in enumerate(text.split(","), 1))
 

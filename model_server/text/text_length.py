@@ -69,8 +69,8 @@ def check_pieces(
         least += len(encode(piece)) - _CUT_TOKENS
         if least > context:
             raise PromptTooLong(
-                f"{param} has more than {least} tokens and this model's context holds {context}: "
-                "send less text",
+                f"{param} has more than {least} tokens and this model's maximum context length is "
+                f"{context} tokens: send less text",
                 param=param,
             )
 
@@ -81,7 +81,8 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _too_long(param: str, size: int, most: int, context: int) -> PromptTooLong:
     return PromptTooLong(
-        f"{param} has {size} bytes; at most {most} fit this model's context of {context} tokens: "
-        "send less text, or serve the model with a larger --max_context",
+        f"{param} has {size} bytes, of which at most {most} can fit: this model's maximum context "
+        f"length is {context} tokens; send less text, or serve the model with a larger "
+        "--max_context",
         param=param,
     )

@@ -12,6 +12,7 @@ from sax.cli.commands.acls import getacl, setacl, token
 from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
 from sax.cli.commands.history import events, rollback, versions
+from sax.cli.commands.launch import launch
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import abort, promote, publish, unpublish, update
 from sax.cli.commands.requests import custom, generate
@@ -85,6 +86,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 app.command(context_settings=_PASS_ON)(up)
 app.command(context_settings=_PASS_ON)(demo)
+app.command(context_settings=_PASS_ON)(launch)
 for command in (
     publish,
     update,

@@ -27,7 +27,6 @@ from sax.names import ModelId
 from sax.types import GenerateRequest, TokenChunk
 
 Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 
 
 class Locator:
@@ -89,34 +88,6 @@ class Locator:
         limit_s = shorter(request.timeout_s, timeout_s)
         affinity = _affinity(request)
         await self.call(request.model_id, ask, limit_s, answer=answer, affinity=affinity)
-
-    async def stream(
-        self,
-        model_id: str,
-        ask: Callable[[ModelServerConnection, float | None], AsyncGenerator[Item, None]],
-        timeout_s: float | None = None,
-        route: Route = ANY_ROUTE,
-        affinity: Affinity = ANYWHERE,
-    ) -> AsyncGenerator[Item, None]:
-        """Yield from `ask` on a ready replica; retry on another if it fails before yielding.
-
-        Saxml's streams, which say nothing that another replica could go on from.
-        """
-
-        async def begin(
-            replica: ModelServerConnection, left_s: float | None
-        ) -> tuple[list[Item], AsyncGenerator[Item, None]]:
-            items = ask(replica, left_s)
-            async for item in items:
-                return [item], items
-            return [], items
-
-        first, rest = await self.call(model_id, begin, timeout_s, route, affinity=affinity)
-        async with aclosing(rest):
-            for item in first:
-                yield item
-            async for item in rest:
-                yield item
 
     async def call(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from google.protobuf.message import Message as Protobuf
 
@@ -51,6 +52,8 @@ _DETOKENIZE = RpcMethod("/sax.tokens.TokenService/Detokenize", tokens_pb2.Detoke
 _EMBED = RpcMethod("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
 _SCORE_PAIRS = RpcMethod("/sax.tokens.TokenService/ScorePairs", tokens_pb2.ScorePairsResponse)
 _CLASSIFY = RpcMethod("/sax.tokens.TokenService/Classify", tokens_pb2.ClassifyResponse)
+
+Item = TypeVar("Item")
 
 
 class RequestCalls:
@@ -308,8 +311,8 @@ class RequestCalls:
                 services.GENERATE_STREAM.path, request, services.GENERATE_STREAM.reply, left_s
             )
 
-        return self._locator.stream(
-            model_id, ask, timeout_s, route, prefix_affinity(model_id, text)
+        return _stream(
+            self._locator, model_id, ask, timeout_s, route, prefix_affinity(model_id, text)
         )
 
     def transcribe_stream(
@@ -332,7 +335,7 @@ class RequestCalls:
                 async for reply in replies:
                     yield decode_part(reply)
 
-        return self._locator.stream(request.model_id, ask, timeout_s)
+        return _stream(self._locator, request.model_id, ask, timeout_s)
 
     async def transcribe(
         self, request: TranscriptRequest, timeout_s: float | None = None
@@ -370,3 +373,32 @@ class RequestCalls:
             return await replica.call(method.path, request, method.reply, left_s)
 
         return await self._locator.call(model_id, ask, timeout_s, route, affinity=affinity)
+
+
+async def _stream(
+    locator: Locator,
+    model_id: str,
+    ask: Callable[[ModelServerConnection, float | None], AsyncGenerator[Item, None]],
+    timeout_s: float | None = None,
+    route: Route = ANY_ROUTE,
+    affinity: Affinity = ANYWHERE,
+) -> AsyncGenerator[Item, None]:
+    """Yield from `ask` on a ready replica; retry on another if it fails before yielding.
+
+    Saxml's streams, which say nothing that another replica could go on from.
+    """
+
+    async def begin(
+        replica: ModelServerConnection, left_s: float | None
+    ) -> tuple[list[Item], AsyncGenerator[Item, None]]:
+        items = ask(replica, left_s)
+        async for item in items:
+            return [item], items
+        return [], items
+
+    first, rest = await locator.call(model_id, begin, timeout_s, route, affinity=affinity)
+    async with aclosing(rest):
+        for item in first:
+            yield item
+        async for item in rest:
+            yield item

@@ -107,9 +107,10 @@ class SamplingParams:
     top_p: float = _field(
         1.0,
         SamplingRow(
-            help="Sample from the likeliest tokens of this total probability; 1: all.",
+            help="Sample from the likeliest tokens of this total probability; 1: all, 0: the "
+            "likeliest, as temperature 0 does.",
             kind=Kind.NUMBER,
-            above=0,
+            least=0,
             most=1,
             openai=True,
             saxml="per_example_top_p",

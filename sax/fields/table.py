@@ -28,8 +28,8 @@ TAG_BYTES = 200
 SPEC_BYTES = 256 << 10  # of all texts of a spec: with 2,000 models a snapshot is read in seconds
 MOST_REPLICAS = 1000  # each is listed with its reason
 
-TOOLS = 128  # of one chat, and calls of one message: OpenAI's own limit
-TOOL_NAME_BYTES = 64  # OpenAI's own limit
+TOOLS = 512  # of one chat, and calls of one message; OpenAI's limit is 128, which agents exceed
+TOOL_NAME_BYTES = 128  # Anthropic's own limit; OpenAI's is 64
 TOOL_TEXT_BYTES = 32 << 10  # of a description
 TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
 TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
@@ -51,6 +51,10 @@ _ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
 _GENERATED = (*_OPENAI, RequestRoute.RESPONSES)
 _OLLAMA = (RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE)
 _OLLAMA_VECTORS = (RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS)
+_OLLAMA_CHANGES = (
+    *(RequestRoute.OLLAMA_PULL, RequestRoute.OLLAMA_CREATE),
+    *(RequestRoute.OLLAMA_COPY, RequestRoute.OLLAMA_DELETE),
+)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -108,9 +112,13 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED),
+        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED, *_OLLAMA_CHANGES),
     ),
-    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW, *_OLLAMA_CHANGES),
+    _text("from", MODEL_BYTES, RequestRoute.OLLAMA_CREATE),
+    _text("source", MODEL_BYTES, RequestRoute.OLLAMA_COPY),
+    _text("destination", MODEL_BYTES, RequestRoute.OLLAMA_COPY),
+    _flag("stream", RequestRoute.OLLAMA_PULL, RequestRoute.OLLAMA_CREATE),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
         "model_key",
@@ -138,13 +146,13 @@ _QUESTIONS = (
     _text("messages.thinking", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
     _text("messages.tool_name", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
     _text("messages.tool_call_id", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
-    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=32),
     _text("prompt", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE, RequestRoute.OLLAMA_EMBEDDINGS),
     _text("system", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE),
     _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
-    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
+    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=8),
     _many("messages.images", Kind.TEXTS, *_TEMPLATED, count=IMAGES, bytes=IMAGE_BYTES),
     _many("messages.images", Kind.TEXTS, RequestRoute.OLLAMA_CHAT, **_PICTURES),
     _many("images", Kind.TEXTS, RequestRoute.OLLAMA_GENERATE, **_PICTURES),
@@ -155,6 +163,7 @@ _QUESTIONS = (
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
     _text("messages.reasoning_content", TEXT_BYTES, RequestRoute.CHAT),
+    _text("messages.refusal", TEXT_BYTES, *_RENDERED),
     _many("messages.tool_calls", Kind.OBJECTS, *_CHATS, count=TOOLS),
     _text("messages.tool_calls.id", LABEL_BYTES, *_CHATS),
     _text("messages.tool_calls.name", TOOL_NAME_BYTES, *_CHATS),
@@ -234,21 +243,37 @@ _RESPONSES = (
         bytes=TEXT_BYTES,
         values=8,
     ),
+    # 512: parts of an item
+    RequestField(
+        name="items",
+        kind=Kind.MESSAGES,
+        routes=(RequestRoute.CONVERSATIONS,),
+        count=20,  # OpenAI's own limit
+        bytes=TEXT_BYTES,
+        values=512,
+    ),
+    _many("conversation", Kind.MAP, RequestRoute.RESPONSES, count=1, bytes=LABEL_BYTES),
     _text("input.role", 64, RequestRoute.RESPONSES),
     # A text, or a list of parts
     _many("input.content", Kind.TEXTS, RequestRoute.RESPONSES, count=1024, bytes=TEXT_BYTES),
     _text("input.content.image_url", _BASE64_IMAGE, RequestRoute.RESPONSES),
     _text("input.id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
+    _text("input.reason", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
     _text("input.arguments", TEXT_BYTES, RequestRoute.RESPONSES),
+    _text("input.encrypted_content", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("instructions", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("previous_response_id", LABEL_BYTES, RequestRoute.RESPONSES),
     # 1024: values of a format with its schema
     _many("text", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=SCHEMA_BYTES, values=1024),
     _many("reasoning", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=64),
+    # Of Codex: what its turns are called
+    _many("client_metadata", Kind.MAP, RequestRoute.RESPONSES, count=64, bytes=16 << 10, values=2),
     _many("include", Kind.TEXTS, RequestRoute.RESPONSES, count=16, bytes=128),
     _flag("store", RequestRoute.RESPONSES),
+    _flag("background", RequestRoute.RESPONSES),
+    _integer("max_tool_calls", 1, _INT32, RequestRoute.RESPONSES),
 )
 
 
@@ -284,14 +309,16 @@ _SAMPLING = (
     ),
 )
 _TOOLS = (
-    # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=64),
+    # 32: values of a tool and its schema, on average
+    _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=32),
     _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
-    # A word, or an object that names a function
-    _many("tool_choice", Kind.MAP, *_CALLERS, count=2, bytes=TOOL_NAME_BYTES, values=4),
+    _many("tools.headers", Kind.MAP, RequestRoute.RESPONSES, count=16, bytes=8 << 10),
+    # A word, or an object that names a tool, or the tools that are allowed
+    _many("tool_choice", Kind.MAP, *_CALLERS, count=TOOLS, bytes=TOOL_NAME_BYTES, values=4),
+    _many("allowed_tools", Kind.TEXTS, *_TEMPLATED, count=TOOLS, bytes=TOOL_NAME_BYTES),
     _text("tool_choice", TOOL_NAME_BYTES, *_TEMPLATED),
     _text("tool_name", TOOL_NAME_BYTES, *_TEMPLATED),
     _flag("parallel_tool_calls", *_CALLERS),
@@ -316,7 +343,8 @@ _REPLIES = (
     _many("stream_options", Kind.MAP, *_GENERATED, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
-    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS),
+    _flag("logprobs", *_OLLAMA),
+    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS, *_OLLAMA),
     _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
     _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
     _text("suffix", TEXT_BYTES, RequestRoute.COMPLETIONS, RequestRoute.OLLAMA_GENERATE, *_OURS),
@@ -343,8 +371,18 @@ _LABELS = (
     _text("user", LABEL_BYTES, *_V1, *_TOKENS),
     _text("safety_identifier", LABEL_BYTES, *_V1, *_TOKENS),
     _text("prompt_cache_key", LABEL_BYTES, *_GENERATED),
+    _text("prompt_cache_retention", 64, *_CALLERS),
+    _many("prompt_cache_options", Kind.MAP, *_CALLERS, count=8, bytes=LABEL_BYTES, values=4),
+    # 64: parts of a text, each with its type
+    _many("prediction", Kind.MAP, RequestRoute.CHAT, count=8, bytes=TEXT_BYTES, values=64),
     _text("cache_salt", LABEL_BYTES, *_GENERATED, *_OURS),
-    _many("metadata", Kind.MAP, *_V1, *_TOKENS, RequestRoute.BATCHES, count=16, bytes=LABEL_BYTES),
+    _many(
+        "metadata",
+        Kind.MAP,
+        *(*_V1, *_TOKENS, RequestRoute.BATCHES, RequestRoute.CONVERSATIONS),
+        count=16,
+        bytes=LABEL_BYTES,
+    ),
     _text("request_id", LABEL_BYTES, *_OURS),
     # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
     RequestField(
@@ -382,17 +420,23 @@ _HISTORY = (
 _MESSAGES = (
     _integer("max_tokens", 1, _INT32, RequestRoute.MESSAGES),
     _number("temperature", RequestRoute.MESSAGES, least=0, most=1),
-    _number("top_p", RequestRoute.MESSAGES, above=0, most=1),
+    _number("top_p", RequestRoute.MESSAGES, least=0, most=1),
     _integer("top_k", 0, _INT32, RequestRoute.MESSAGES),
     _many("stop_sequences", Kind.TEXTS, RequestRoute.MESSAGES, count=16, bytes=1024),
     _flag("stream", RequestRoute.MESSAGES),
-    # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=64),
+    # 32: values of a tool and its schema, on average
+    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=32),
     _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
-    _many("thinking", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES),
+    _many("thinking", Kind.MAP, *_ANTHROPIC, count=4, bytes=FIELD_NAME_BYTES, values=2),
     _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
     # 256: values of a schema
-    _many("output_config", Kind.MAP, *_ANTHROPIC, count=2, bytes=FIELD_NAME_BYTES, values=256),
+    _many("output_config", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES, values=256),
+    # 64: values of an edit
+    _many("context_management", Kind.MAP, *_ANTHROPIC, count=2, bytes=LABEL_BYTES, values=64),
+    _many("betas", Kind.TEXTS, *_ANTHROPIC, count=64, bytes=FIELD_NAME_BYTES),
+    _text("anthropic_version", LABEL_BYTES, *_ANTHROPIC),
+    _many("fallbacks", Kind.OBJECTS, *_ANTHROPIC, count=16, bytes=LABEL_BYTES, values=16),
+    _many("diagnostics", Kind.MAP, *_ANTHROPIC, count=4, bytes=LABEL_BYTES),
     _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
 )
 
@@ -430,7 +474,7 @@ _OLLAMA_FIELDS = (
     _many("options", Kind.MAP, *_OLLAMA_VECTORS, count=MOST_FIELDS, bytes=1024),
     # A word, or a schema, of which an entry has 256 values
     _many("format", Kind.MAP, *_OLLAMA, count=32, bytes=SCHEMA_BYTES, values=256),
-    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=32),
     _flag("stream", *_OLLAMA),
     _flag("raw", RequestRoute.OLLAMA_GENERATE),
     _text("think", 16, *_OLLAMA),  # or true or false

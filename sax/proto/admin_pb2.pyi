@@ -123,13 +123,14 @@ class Replica(_message.Message):
     def __init__(self, address: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., note: _Optional[str] = ..., canary: bool = ...) -> None: ...
 
 class PublishedModel(_message.Message):
-    __slots__ = ("model", "modelet_addresses", "ready_replicas", "replicas", "wanted_replicas", "scaling_reason", "warnings")
+    __slots__ = ("model", "modelet_addresses", "ready_replicas", "replicas", "wanted_replicas", "scaling_reason", "published_at_s", "warnings")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MODELET_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     READY_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     WANTED_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SCALING_REASON_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_AT_S_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     model: Model
     modelet_addresses: _containers.RepeatedScalarFieldContainer[str]
@@ -137,8 +138,9 @@ class PublishedModel(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
     wanted_replicas: int
     scaling_reason: str
+    published_at_s: float
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., modelet_addresses: _Optional[_Iterable[str]] = ..., ready_replicas: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., wanted_replicas: _Optional[int] = ..., scaling_reason: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., modelet_addresses: _Optional[_Iterable[str]] = ..., ready_replicas: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., wanted_replicas: _Optional[int] = ..., scaling_reason: _Optional[str] = ..., published_at_s: _Optional[float] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelServer(_message.Message):
     __slots__ = ("chip_type", "chip_topology", "servable_model_paths", "tags")

@@ -79,7 +79,7 @@ class Tool(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[str] = ..., strict: bool = ...) -> None: ...
 
 class Chat(_message.Message):
-    __slots__ = ("messages", "tools", "tool_choice", "tool_name", "one_tool_call", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "divided")
+    __slots__ = ("messages", "tools", "tool_choice", "tool_name", "one_tool_call", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "divided", "allowed_tools")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class Chat(_message.Message):
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DIVIDED_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOOLS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     tools: _containers.RepeatedCompositeFieldContainer[Tool]
     tool_choice: str
@@ -98,7 +99,8 @@ class Chat(_message.Message):
     add_generation_prompt: bool
     continue_final_message: bool
     divided: bool
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[str] = ..., tool_name: _Optional[str] = ..., one_tool_call: bool = ..., chat_template_kwargs: _Optional[str] = ..., add_generation_prompt: bool = ..., continue_final_message: bool = ..., divided: bool = ...) -> None: ...
+    allowed_tools: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[str] = ..., tool_name: _Optional[str] = ..., one_tool_call: bool = ..., chat_template_kwargs: _Optional[str] = ..., add_generation_prompt: bool = ..., continue_final_message: bool = ..., divided: bool = ..., allowed_tools: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs", "stop_sequence", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "max_thinking_tokens", "beam_size", "length_penalty", "early_stopping", "tokens_per_beam", "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -298,17 +300,27 @@ class Hypothesis(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., score: _Optional[float] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
 
 class AnswerFormat(_message.Message):
-    __slots__ = ("tools", "reasoning", "reasoning_open")
+    __slots__ = ("tools", "reasoning", "reasoning_open", "calls", "kinds", "reasoning_begin", "reasoning_end", "generic")
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
     REASONING_OPEN_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    REASONING_END_FIELD_NUMBER: _ClassVar[int]
+    GENERIC_FIELD_NUMBER: _ClassVar[int]
     tools: str
     reasoning: str
     reasoning_open: bool
-    def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ...) -> None: ...
+    calls: str
+    kinds: str
+    reasoning_begin: str
+    reasoning_end: str
+    generic: bool
+    def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ..., calls: _Optional[str] = ..., kinds: _Optional[str] = ..., reasoning_begin: _Optional[str] = ..., reasoning_end: _Optional[str] = ..., generic: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format")
+    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format", "reasoning_tokens", "schema_violation")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +341,8 @@ class Chunk(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VIOLATION_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -349,7 +363,9 @@ class Chunk(_message.Message):
     traceparent: str
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     answer_format: AnswerFormat
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ...) -> None: ...
+    reasoning_tokens: int
+    schema_violation: str
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., reasoning_tokens: _Optional[int] = ..., schema_violation: _Optional[str] = ...) -> None: ...
 
 class FromServer(_message.Message):
     __slots__ = ("chunks", "beats")

@@ -213,8 +213,16 @@ class ObjectStore(Protocol):
         ...
 
 
+class MeasuredStore(ObjectStore, Protocol):
+    """An ObjectStore that tells how large its objects are."""
+
+    async def sizes(self, prefix: str) -> dict[str, int]:
+        """The names below the prefix, each with the bytes of its object."""
+        ...
+
+
 class RemoteStore:
-    """An ObjectStore over any obstore backend whose writes are durable on return.
+    """A MeasuredStore over any obstore backend whose writes are durable on return.
 
     Calls obstore's blocking functions on threads. Its async ones end in a callback from a thread of
     its own, and a process that exits at that moment aborts (seen: one exit in four).
@@ -242,6 +250,10 @@ class RemoteStore:
         async with self._in_place(prefix):
             return await self._threads.run(self._list, prefix)
 
+    async def sizes(self, prefix: str) -> dict[str, int]:
+        async with self._in_place(prefix):
+            return await self._threads.run(self._measured, prefix)
+
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
             with contextlib.suppress(ObjectMissing):
@@ -258,8 +270,11 @@ class RemoteStore:
         return bytes(obstore.get(self._backend, name).bytes())
 
     def _list(self, prefix: str) -> list[str]:
+        return sorted(self._measured(prefix))
+
+    def _measured(self, prefix: str) -> dict[str, int]:
         found = obstore.list(self._backend, prefix)  # pyright: ignore[reportUnknownMemberType]
-        return sorted(entry["path"] for entry in found.collect())
+        return {entry["path"]: entry["size"] for entry in found.collect()}
 
     @contextlib.asynccontextmanager
     async def _in_place(self, name: str) -> AsyncGenerator[None]:
@@ -312,10 +327,10 @@ class FolderStore(RemoteStore):
     def _replace(self, name: str, data: bytes) -> None:
         replace_file(self._root, self._root / name, data, self._mode)
 
-    def _list(self, prefix: str) -> list[str]:
+    def _measured(self, prefix: str) -> dict[str, int]:
         if not self._root.is_dir():  # deleted; obstore would find it empty
             raise FileNotFoundError(self._root)
-        return super()._list(prefix)
+        return super()._measured(prefix)
 
 
 def open_store(
@@ -324,7 +339,7 @@ def open_store(
     *,
     param: str = "fs_root",
     mode: FileMode = PRIVATE,
-) -> ObjectStore:
+) -> MeasuredStore:
     """The store of a URL or a plain folder. Raises InvalidRequest if it names no store.
 
     `mode` is that of new files in a folder; a private one also closes those that are there.

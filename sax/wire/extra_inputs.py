@@ -108,8 +108,6 @@ def _named(names: Sequence[str]) -> str:
 def _number(name: str, key: str, value: float) -> float | bool:
     """Return a number of extra_inputs as a field's own kind, checked."""
     row, param = _FIELDS[name], f"extra_inputs.{key}"
-    if name == "top_p" and value == 0:
-        return _LIKELIEST_P
     given: float | bool = value
     if row.kind is Kind.FLAG and value in (0, 1):
         given = bool(value)
@@ -143,8 +141,6 @@ def _keys(*kinds: Kind) -> dict[str, str]:
 
 
 _EOS_ID, _TEMPERATURE = "eos_id", "temperature"
-# Saxml's top_p of 0 keeps the likeliest token alone, and so does any that is small enough.
-_LIKELIEST_P = 1e-9
 _OF_BEAMS = ("length_penalty", "early_stopping", "tokens_per_beam")
 _WITHOUT_BEAMS = {name: getattr(UNCHANGED, name) for name in _OF_BEAMS}
 _FIELDS = dict(fields_of(RequestRoute.STREAM))

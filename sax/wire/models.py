@@ -74,6 +74,7 @@ def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
         wanted_replicas=model.wanted,
         scaling_reason=model.scaling_reason,
         warnings=model.warnings,
+        published_at_s=model.published_at_s,
     )
 
 
@@ -104,6 +105,7 @@ def decode_published(msg: admin_pb2.PublishedModel, max_context: int = 0) -> Pub
         scaling_reason=msg.scaling_reason,
         max_context=max_context,
         warnings=tuple(msg.warnings),
+        published_at_s=msg.published_at_s,
     )
 
 

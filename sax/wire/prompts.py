@@ -111,6 +111,7 @@ def put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOption
         _put_fields(chat.tools.add(), tool, ("name", "description", "parameters"), "tools")
         chat.tools[-1].strict = tool.strict
     _put_fields(chat, options, ("tool_choice", "tool_name", "chat_template_kwargs"), "")
+    extend(chat.allowed_tools, options.allowed_tools, "tool_choice")
     chat.one_tool_call = not options.parallel_tool_calls
     chat.add_generation_prompt = options.add_generation_prompt
     chat.continue_final_message = options.continue_final_message
@@ -175,6 +176,7 @@ def decode_options(chat: tokens_pb2.Chat) -> ChatOptions:
         tools=tuple(Tool(t.name, t.description, t.parameters, t.strict) for t in chat.tools),
         tool_choice=chat.tool_choice or ToolChoice.AUTO,
         tool_name=chat.tool_name,
+        allowed_tools=tuple(chat.allowed_tools),
         parallel_tool_calls=not chat.one_tool_call,
         chat_template_kwargs=chat.chat_template_kwargs,
         add_generation_prompt=(

@@ -236,6 +236,7 @@ def _check_chat(chat: tokens_pb2.Chat) -> None:
     _check_objects("tools", chat.tools, _TOOL, "tools")
     for name in ("tool_choice", "tool_name", "chat_template_kwargs"):
         _STREAM[name].check_text(getattr(chat, name))
+    _STREAM["allowed_tools"].check(chat.allowed_tools)
 
 
 def _check_parts(parts: Sequence[tokens_pb2.Part], at: str) -> None:

@@ -9,7 +9,9 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from sax import errors
+import msgspec
+
+from sax import call_form, errors
 from sax.chat import PLAIN_CHAT, AnswerFormat
 from sax.errors import SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
@@ -120,6 +122,10 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         msg.traceparent = chunk.traceparent
     if chunk.hypotheses:
         put_hypotheses(msg, chunk)
+    if chunk.reasoning_tokens:
+        msg.reasoning_tokens = chunk.reasoning_tokens
+    if chunk.schema_violation:
+        msg.schema_violation = chunk.schema_violation
     if chunk.answer_format is not None:
         _put_answer_format(msg.answer_format, chunk.answer_format)
     if isinstance(chunk.stop_reason, str):
@@ -130,7 +136,13 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
 
 def _put_answer_format(msg: tokens_pb2.AnswerFormat, format: AnswerFormat) -> None:
     msg.tools, msg.reasoning = format.tools, format.reasoning
-    msg.reasoning_open = format.reasoning_open
+    msg.reasoning_open, msg.generic = format.reasoning_open, format.generic
+    if format.calls is not None:
+        msg.calls = call_form.encoded(format.calls)
+    if format.kinds:
+        msg.kinds = msgspec.json.encode(format.kinds).decode()
+    if format.thoughts is not None:
+        msg.reasoning_begin, msg.reasoning_end = format.thoughts
 
 
 def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
@@ -156,11 +168,24 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         ),
         queue_s=msg.queue_s,
         traceparent=msg.traceparent,
+        reasoning_tokens=msg.reasoning_tokens,
+        schema_violation=msg.schema_violation,
     )
 
 
 def _decode_answer_format(msg: tokens_pb2.AnswerFormat) -> AnswerFormat:
-    return AnswerFormat(msg.tools, msg.reasoning, msg.reasoning_open)
+    return AnswerFormat(
+        msg.tools,
+        msg.reasoning,
+        msg.reasoning_open,
+        call_form.decoded(msg.calls) if msg.calls else None,
+        msgspec.json.decode(msg.kinds, type=_Kinds) if msg.kinds else {},
+        (msg.reasoning_begin, msg.reasoning_end) if msg.reasoning_end else None,
+        msg.generic,
+    )
+
+
+_Kinds = dict[str, dict[str, list[str]]]
 
 
 def _decode_stop_reason(msg: tokens_pb2.Chunk) -> int | str | None:

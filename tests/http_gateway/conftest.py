@@ -13,7 +13,7 @@ import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from sax.storage.object_store import ObjectStore, open_store
+from sax.storage.object_store import MeasuredStore, open_store
 from tests.http_gateway.described import CheckingClient
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -30,7 +30,7 @@ async def connect(cell: FakeCell) -> AsyncIterator[Connect]:
     """Opens clients of gateways in this process, which check every reply's description."""
     opened: list[httpx.AsyncClient] = []
 
-    def open_client(config: GatewayConfig, store: ObjectStore | None = None) -> httpx.AsyncClient:
+    def open_client(config: GatewayConfig, store: MeasuredStore | None = None) -> httpx.AsyncClient:
         app = create_app(cell, config, store=store)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         opened.append(

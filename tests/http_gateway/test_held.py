@@ -15,7 +15,7 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from sax.client import AsyncClient, holding
+from sax.client import AsyncClient, replicas
 from sax.client.attempts import RetryLimits
 from sax.types import Autoscaling, ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
 from tests.sax.fake_admin import FakeAdmin
@@ -54,7 +54,7 @@ def deadline_s() -> float:
 async def http(
     admin: FakeAdmin, deadline_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
-    monkeypatch.setattr(holding, "_REPORT_S", 0.05)
+    monkeypatch.setattr(replicas, "_REPORT_S", 0.05)
     patience = RetryLimits(ready_s=5, most_held=2)
     async with AsyncClient(admin.address, patience=patience) as client:
         app = create_app(client, GatewayConfig(request_timeout_s=deadline_s))

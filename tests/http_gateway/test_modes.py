@@ -35,7 +35,95 @@ BODIES = [
     ("/v1/rerank", {"model": "llama", "query": "a", "documents": ["b"]}),
     ("/tokenize", {"model": "llama", "prompt": "hi"}),
     ("/detokenize", {"model": "llama", "tokens": [104]}),
+    ("/v1/responses", {"model": "llama", "input": "hi"}),
+    ("/v1/score", {"model": "llama", "text_1": "a", "text_2": "b"}),
+    ("/v1/classify", {"model": "llama", "input": "hi"}),
+    ("/pooling", {"model": "llama", "input": "hi"}),
+    ("/v1/messages", {**CHAT, "max_tokens": 5}),
+    ("/v1/messages/count_tokens", CHAT),
+    ("/api/chat", {**CHAT, "stream": False}),
+    ("/api/generate", {"model": "llama", "prompt": "hi", "stream": False}),
+    ("/api/embed", {"model": "llama", "input": "hi"}),
+    ("/api/embeddings", {"model": "llama", "prompt": "hi"}),
+    ("/api/show", {"model": "llama"}),
+    ("/generate", {"model": "/sax/test/llama", "query": "hi"}),
     ("/listcell", LISTED),
+]
+_CALL = {"type": "function", "function": {"name": "f", "arguments": "{}", "zest": 1}}
+_FUNCTION = {"type": "function", "function": {"name": "f", "zest": 1}}
+_TEXT = {"type": "text", "text": "x", "zest": 1}
+_USER = {"role": "user", "content": "x"}
+_USED = {"type": "tool_use", "id": "t", "name": "f", "input": {}, "zest": 1}
+# Path, body, and the field inside it that nobody knows.
+NESTED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {**CHAT, "tools": [_FUNCTION]}, "tools[0].function.zest"),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "tools": [{"function": {"name": "f"}}], "tool_choice": _FUNCTION},
+        "tool_choice.function.zest",
+    ),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "messages": [{"role": "assistant", "tool_calls": [_CALL]}, _USER]},
+        "messages[0].tool_calls[0].function.zest",
+    ),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": [_TEXT]}]},
+        "messages[0].content[0].zest",
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            **CHAT,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {"type": "object"}, "zest": 1},
+            },
+        },
+        "response_format.json_schema.zest",
+    ),
+    (
+        "/v1/responses",
+        {"model": "llama", "input": "x", "tools": [{"type": "function", "name": "f", "zest": 1}]},
+        "tools[0].zest",
+    ),
+    (
+        "/v1/completions",
+        {"model": "llama", "prompt": "x", "structured_outputs": {"regex": "a", "zest": 1}},
+        "structured_outputs.zest",
+    ),
+    (
+        "/v1/responses",
+        {"model": "llama", "input": [{**_USER, "zest": 1}]},
+        "input[0].zest",
+    ),
+    (
+        "/v1/messages",
+        {**CHAT, "max_tokens": 5, "tools": [{"name": "f", "input_schema": {}, "zest": 1}]},
+        "tools[0].zest",
+    ),
+    (
+        "/v1/messages",
+        {**CHAT, "max_tokens": 5, "messages": [{"role": "user", "content": [_TEXT]}]},
+        "messages[0].content[0].zest",
+    ),
+    (
+        "/v1/messages",
+        {
+            **CHAT,
+            "max_tokens": 5,
+            "messages": [_USER, {"role": "assistant", "content": [_USED]}, _USER],
+        },
+        "messages[1].content[0].zest",
+    ),
+    (
+        "/api/chat",
+        {**CHAT, "stream": False, "messages": [{**_USER, "zest": 1}]},
+        "messages[0].zest",
+    ),
+    ("/api/chat", {**CHAT, "stream": False, "options": {"zest": 1}}, "options.zest"),
+    ("/api/chat", {**CHAT, "stream": False, "tools": [_FUNCTION]}, "tools[0].function.zest"),
 ]
 
 
@@ -55,6 +143,37 @@ async def test_unknown_fields_are_refused_or_ignored_and_named(
     plain = await lenient.post(path, json=body)
     assert plain.status_code == 200
     assert not {"x-sax-ignored-fields", "warning"} & plain.headers.keys()
+
+
+@each_case("path, body, field", NESTED)
+async def test_unknown_fields_inside_others_are_too(
+    path: str, body: dict[str, Any], field: str, http: httpx.AsyncClient, lenient: httpx.AsyncClient
+) -> None:
+    refused = await http.post(path, json=body)
+    assert (refused.status_code, field in refused.text) == (400, True), refused.text
+    passed = await lenient.post(path, json=body)
+    assert passed.status_code == 200, passed.text
+    assert field in passed.headers["x-sax-ignored-fields"].split(", ")
+
+
+async def test_unknown_fields_of_forms_and_of_what_is_kept_are_too(connect: Connect) -> None:
+    keeping = connect(GatewayConfig(lenient=True), open_store("memory://"))
+    sound = {"files": {"file": ("a.wav", b"x" * 300)}, "data": {"model": "llama", "zest": "1"}}
+    lines = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch", "zest": "1"}}
+    file = await keeping.post("/v1/files", **lines)
+    order = {"input_file_id": file.json()["id"], "endpoint": "/v1/responses", "zest": 1}
+    failures = Failures()
+    for path, fields in (
+        ("/v1/files", lines),
+        ("/v1/audio/transcriptions", sound),
+        ("/v1/batches", {"json": {**order, "completion_window": "24h"}}),
+        ("/v1/conversations", {"json": {"zest": 1}}),
+    ):
+        with failures.of(path):
+            reply = await keeping.post(path, **fields)
+            assert reply.status_code == 200, reply.text
+            assert reply.headers["x-sax-ignored-fields"] == "zest"
+    failures.end()
 
 
 async def test_a_stream_names_them_before_its_first_event(lenient: httpx.AsyncClient) -> None:

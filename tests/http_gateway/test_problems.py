@@ -98,7 +98,7 @@ def test_every_error_is_told_in_the_words_of_its_api_family(kind: type[SaxError]
 
 @each_case("kind", TABLE)
 def test_anthropics_errors_have_its_types(kind: type[SaxError]):
-    status = STATUS_AND_OPENAI_CODE[kind.__name__][0]
+    status, _, code = STATUS_AND_OPENAI_CODE[kind.__name__]
     told = answer("/v1/messages/count_tokens", kind("what to do"), 2, "r1")
     types = {
         401: "authentication_error",
@@ -109,7 +109,11 @@ def test_anthropics_errors_have_its_types(kind: type[SaxError]):
         503: "overloaded_error",
         504: "timeout_error",
     }
-    error = {"type": types.get(status, "invalid_request_error"), "message": "what to do"}
+    error = {
+        "type": types.get(status, "invalid_request_error"),
+        "message": f"{'prompt is too long: ' if kind is PromptTooLong else ''}what to do",
+        "details": {"error_code": code},
+    }
     assert told.status_code == status
     assert json.loads(bytes(told.body)) == {"type": "error", "error": error, "request_id": "r1"}
     assert told.headers["request-id"] == "r1"

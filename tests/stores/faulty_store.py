@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Literal, TypeVar
 
-from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
+from sax.storage.object_store import MeasuredStore, StoreUnavailable, open_store
 
 Result = TypeVar("Result")
 Fault = Literal["", "before", "after"]
@@ -19,7 +19,7 @@ class FaultyStore:
     every write waits. `asleep` names the operations that never answer.
     """
 
-    def __init__(self, store: ObjectStore | None = None) -> None:
+    def __init__(self, store: MeasuredStore | None = None) -> None:
         self.store = store or open_store("memory://")
         self.fails: Fault = ""
         self.gate = asyncio.Event()
@@ -38,6 +38,9 @@ class FaultyStore:
 
     async def names(self, prefix: str) -> list[str]:
         return await self._answer("names", self.store.names(prefix))
+
+    async def sizes(self, prefix: str) -> dict[str, int]:
+        return await self._answer("sizes", self.store.sizes(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
         await self._answer("delete", self.store.delete(names))

@@ -88,8 +88,10 @@ def _body(number: int, body: object, endpoint: str) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise _fault(number, "invalid_body", "needs a body that is an object", "body")
     fields = cast("dict[str, Any]", body)
-    if fields.get("stream"):
-        raise _fault(number, "invalid_body", "cannot be streamed: leave out stream", "body.stream")
+    for name, what in (("stream", "streamed"), ("background", "answered in the background")):
+        if fields.get(name):
+            told = f"cannot be {what}: leave out {name}"
+            raise _fault(number, "invalid_body", told, f"body.{name}")
     if "priority" in fields and endpoint != RequestRoute.EMBEDDINGS:
         raise _fault(
             number,

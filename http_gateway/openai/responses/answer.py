@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
@@ -20,63 +19,31 @@ from http_gateway.dialects.events import (
 )
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.open_item import (
+    MCP_CALL,
+    MCP_REQUEST,
+    PLAIN_REASONING,
+    OpenItem,
+    ReasoningStyle,
+    ResponseEvent,
+)
+from http_gateway.openai.responses.tools import CalledTool
 from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
 from sax.types import TokenChunk
-
-ResponseEvent = dict[str, Any]  # without its sequence number
-
-_PART = {"message": "output_text", "reasoning": "reasoning_text"}
-
-
-@dataclass(slots=True)
-class OpenItem:
-    """An item that is being written."""
-
-    kind: str  # message, reasoning or function_call
-    index: int
-    call_id: str = ""
-    name: str = ""
-    texts: list[str] = field(default_factory=list[str])
-    logprobs: list[Item] = field(default_factory=list[Item])
-    id: str = ""
-
-    def __post_init__(self) -> None:
-        self.id = new_item_id(self.kind)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """The fields by which an event names this item."""
-        place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
-        return place if self.kind == "function_call" else {**place, "content_index": 0}
-
-    def part(self) -> Item:
-        made: Item = {"type": _PART[self.kind], "text": self.text}
-        if self.kind == "message":
-            made |= {"annotations": [], "logprobs": list(self.logprobs)}
-        return made
-
-    def whole(self, status: str, *, empty: bool = False) -> Item:
-        """Return the item. empty: without its parts, as when it is announced."""
-        made: Item = {"id": self.id, "type": self.kind, "status": status}
-        if self.kind == "function_call":
-            return made | {"call_id": self.call_id, "name": self.name, "arguments": self.text}
-        content = [] if empty else [self.part()]
-        if self.kind == "reasoning":
-            return made | {"summary": [], "content": content, "encrypted_content": None}
-        return made | {"role": "assistant", "content": content}
 
 
 class OutputItems:
     """Collects the items of one answer; each change comes out as events."""
 
-    def __init__(self) -> None:
+    def __init__(self, called: Mapping[str, CalledTool], style: ReasoningStyle) -> None:
+        """called: the tools, by the names that the model calls them by."""
         self.done: list[Item] = []
+        self._called = called
+        self._style = style
+        self.waits = 0  # calls of MCP servers that wait to be made
+        self.stops = False  # there is a call that the client is to make, or to approve
         self._open: OpenItem | None = None
         self._pending: list[Item] = []  # log-probabilities of tokens whose text has not come yet
 
@@ -98,9 +65,9 @@ class OutputItems:
                 case ReasoningDelta(text):
                     yield from self._text("reasoning", text)
                 case CallBegun(_, id, name):
-                    yield from self._begin("function_call", call_id=id, name=name)
+                    yield from self._begin_call(id, name)
                 case ArgumentsDelta(_, text):
-                    yield self._delta("response.function_call_arguments.delta", text)
+                    yield from self._item.delta(text)
                 case CallEnded():
                     yield from self.end()
             self._pending = []
@@ -110,49 +77,68 @@ class OutputItems:
         if self._open is None:
             return
         item, self._open = self._open, None
-        if item.kind == "function_call":
-            arguments = {"name": item.name, "arguments": item.text}
-            yield {"type": "response.function_call_arguments.done", **item.place, **arguments}
-        else:
-            part = item.part()
-            told = {"text": part["text"]}
-            if item.kind == "message":
-                told["logprobs"] = part["logprobs"]
-            yield {"type": f"response.{part['type']}.done", **item.place, **told}
-            yield {"type": "response.content_part.done", **item.place, "part": part}
-        whole = item.whole(status)
-        self.done.append(whole)
-        yield {"type": "response.output_item.done", "output_index": item.index, "item": whole}
+        yield from item.ended(status)
+        waits = item.kind == MCP_CALL and status == "completed"
+        self.waits += waits
+        self.stops = self.stops or (item.kind.endswith(("call", "request")) and not waits)
+        self.done.append(item.whole("in_progress" if waits else status))
+
+    def made(self, index: int, item: Item) -> list[ResponseEvent]:
+        """Take in a call of an MCP server that was made, and tell its end."""
+        self.done[index] = item
+        self.waits -= 1
+        kind = f"response.mcp_call.{item['status']}"
+        return [
+            {"type": kind, "item_id": item["id"], "output_index": index},
+            {"type": "response.output_item.done", "output_index": index, "item": item},
+        ]
+
+    def first(self, items: Sequence[Item]) -> Iterator[ResponseEvent]:
+        """Put whole items before those of the answer: lists of tools, and calls that were
+        approved."""
+        for index, item in enumerate(items):
+            begun = {**item, "status": "in_progress"}
+            yield {"type": "response.output_item.added", "output_index": index, "item": begun}
+            place = {"item_id": item["id"], "output_index": index}
+            kind = f"response.{item['type']}"
+            for state in ("in_progress", item["status"]):
+                yield {"type": f"{kind}.{state}", **place}
+            yield {"type": "response.output_item.done", "output_index": index, "item": item}
+            self.done.append(item)
 
     def finish(self, status: str) -> Iterator[ResponseEvent]:
         """Close the last item; an answer without any is an empty message."""
         if self._open is None and not self.done:
-            yield from self._begin("message")
+            yield from self._begin(OpenItem("message", 0))
         if self._pending and self.writing == "message":  # of an end token, which has no text
             yield from self._text("message", "")
         yield from self.end(status)
 
     def _text(self, kind: str, text: str) -> Iterator[ResponseEvent]:
         if self._open is None or self._open.kind != kind:
-            yield from self._begin(kind)
-        event = self._delta(f"response.{_PART[kind]}.delta", text)
-        if kind == "message":
-            event["logprobs"], self._pending = self._pending, []
-            self._item.logprobs += event["logprobs"]
-        yield event
+            yield from self._begin(OpenItem(kind, self._next, style=self._style))
+        for event in self._item.delta(text):
+            if kind == "message":
+                event["logprobs"], self._pending = self._pending, []
+                self._item.logprobs += event["logprobs"]
+            yield event
 
-    def _begin(self, kind: str, call_id: str = "", name: str = "") -> Iterator[ResponseEvent]:
+    def _begin_call(self, id: str, name: str) -> Iterator[ResponseEvent]:
+        tool = self._called.get(name, CalledTool(name))
+        kind = "custom_tool_call" if tool.custom else "function_call"
+        if tool.server:
+            kind = MCP_REQUEST if tool.approval else MCP_CALL
+        yield from self._begin(OpenItem(kind, self._next, id, tool))
+
+    def _begin(self, item: OpenItem) -> Iterator[ResponseEvent]:
         yield from self.end()
-        item = self._open = OpenItem(kind, len(self.done), call_id, name)
-        announced = item.whole("in_progress", empty=True)
-        yield {"type": "response.output_item.added", "output_index": item.index, "item": announced}
-        if kind != "function_call":
-            part = item.part()
-            yield {"type": "response.content_part.added", **item.place, "part": part}
+        self._open = item
+        yield from item.begun()
 
-    def _delta(self, kind: str, text: str) -> ResponseEvent:
-        self._item.texts.append(text)
-        return {"type": kind, **self._item.place, "delta": text}
+    @property
+    def _next(self) -> int:
+        """The place of the next item, once the one that is being written is done."""
+        return len(self.done) + (self._open is not None)
 
     @property
     def _item(self) -> OpenItem:
@@ -169,10 +155,10 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseItem(TypedDict):
-    """A message, reasoning, a call of a function, or its output."""
+    """A message, reasoning, a call of a tool, or its output."""
 
     id: str
-    type: Literal["message", "reasoning", "function_call", "function_call_output"]
+    type: str
     status: str
 
 
@@ -188,10 +174,12 @@ class ResponseBody(TypedDict):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
     model: str
     output: list[ResponseItem]
     usage: ResponseUsage | None
+    # How a finished answer breaks its schema, by what no grammar could hold
+    schema_violation: NotRequired[str]
     error: ResponseFault | None
     incomplete_details: dict[str, str] | None
     store: bool
@@ -223,24 +211,47 @@ class ResponseDeleted(TypedDict):
     deleted: bool
 
 
+class _Counts(NamedTuple):
+    """Tokens of what the model was asked before its calls were made."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+
+
 _encode = msgspec.json.Encoder().encode
+NO_TOOLS: Mapping[str, CalledTool] = {}
 
 
 class ResponseAnswer:
     """Reads chunks; a stream writes the events, and a whole reply is what is left at the end."""
 
-    def __init__(self, head: dict[str, Any], shape: Shape) -> None:
-        """head: fields of the response that do not depend on the answer."""
+    def __init__(
+        self,
+        head: dict[str, Any],
+        shape: Shape,
+        called: Mapping[str, CalledTool] = NO_TOOLS,
+        style: ReasoningStyle = PLAIN_REASONING,
+        first: Sequence[Item] = (),
+    ) -> None:
+        """head: fields of the response that do not depend on the answer. called: the tools, by the
+        names that the model calls them by. first: whole items before those of the answer."""
         self._head = head
         self._shape = shape
-        self._items = OutputItems()
+        self.first = first
+        self._before = _Counts()
+        self._items = OutputItems(called, style)
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
+        self._round_begun = False
+        self._round_tokens = 0
+        self._held = False  # until its calls are made
         self._sequence = 0
         self._finish_reason: str | None = None
         self._reasoning_tokens = 0
         self._told_tokens = 0
         self._completed_at: int | None = None
+        self._violation = ""  # how the answer breaks its schema
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
@@ -253,15 +264,54 @@ class ResponseAnswer:
         """Return the events of a chunk; the last event of all is `closing`."""
         return b"".join(map(self._written, self.read(chunk)))
 
+    def encode_made(self, made: Mapping[int, Item]) -> bytes:
+        return b"".join(map(self._written, self.read_made(made)))
+
+    def read_made(self, made: Mapping[int, Item]) -> list[ResponseEvent]:
+        """Take in calls of MCP servers that were made, by their places."""
+        return [event for index, item in made.items() for event in self._items.made(index, item)]
+
+    @property
+    def waiting(self) -> dict[int, Item]:
+        """The calls of MCP servers that wait to be made, by their places."""
+        found = enumerate(self._items.done)
+        return {
+            n: item
+            for n, item in found
+            if item["type"] == MCP_CALL and item["status"] == "in_progress"
+        }
+
+    @property
+    def output(self) -> list[Item]:
+        return [*self._items.done]
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the answer goes on once its calls are made."""
+        return self._held and not self._items.stops
+
+    def conclude(self) -> None:
+        """End an answer that does not go on after its calls."""
+        self._finish_reason, self._completed_at = "stop", int(time.time())
+
     def read(self, chunk: TokenChunk) -> list[ResponseEvent]:
         """Take in a chunk."""
         told: list[ResponseEvent] = []
+        if self._held:
+            self._go_on()
         if not self._begun:
             told += self._begin(chunk)
+        if not self._round_begun:
+            self._round_begun = True
+            self._parser = parser_of(chunk.answer_format, self._shape)
         self._count(chunk)
         told += self._items.add(self._events(chunk), self._shown(chunk))
         self._count_reasoning()
-        if chunk.finish_reason:
+        self._violation = chunk.schema_violation
+        if chunk.finish_reason == "stop" and (self._items.waits or self._waiting_last):
+            told += self._items.end()
+            self._held = True
+        elif chunk.finish_reason:
             self._finish_reason = chunk.finish_reason
             self._completed_at = int(time.time()) if self._status == "completed" else None
             told += self._items.finish(self._status)
@@ -289,6 +339,7 @@ class ResponseAnswer:
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": [*self._items.done],
             "usage": self._usage() if self.finished else None,
+            **({"schema_violation": self._violation} if self._violation else {}),
         }
 
     @property
@@ -299,9 +350,18 @@ class ResponseAnswer:
 
     def _begin(self, chunk: TokenChunk) -> Iterator[ResponseEvent]:
         self._begun = True
-        self._parser = parser_of(chunk.answer_format, self._shape)
         for kind in ("response.created", "response.in_progress"):
             yield {"type": kind, "response": self.whole()}
+        yield from self._items.first(self.first)
+
+    @property
+    def _waiting_last(self) -> bool:
+        return self._items.writing == MCP_CALL
+
+    def _go_on(self) -> None:
+        """Begin to read what the model says after its calls were made."""
+        self._held, self._round_begun, self._told_tokens = False, False, 0
+        self._before = _Counts(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
     def _events(self, chunk: TokenChunk) -> Iterable[AnswerEvent]:
         if self._parser is None:
@@ -321,18 +381,20 @@ class ResponseAnswer:
         return made
 
     def _count(self, chunk: TokenChunk) -> None:
+        before = self._before
         if chunk.prompt_tokens:
-            self.prompt_tokens = chunk.prompt_tokens
-            self.cached_tokens = chunk.cached_tokens
-        self.completion_tokens = chunk.completion_tokens
+            self.prompt_tokens = before.prompt + chunk.prompt_tokens
+            self.cached_tokens = before.cached + chunk.cached_tokens
+        self._round_tokens = chunk.completion_tokens
+        self.completion_tokens = before.completion + chunk.completion_tokens
 
     def _count_reasoning(self) -> None:
         """Count the tokens since the last chunk with a part of the answer, if it is reasoning."""
         if self._items.writing is None:
             return
         if self._items.writing == "reasoning":
-            self._reasoning_tokens += self.completion_tokens - self._told_tokens
-        self._told_tokens = self.completion_tokens
+            self._reasoning_tokens += self._round_tokens - self._told_tokens
+        self._told_tokens = self._round_tokens
 
     def _usage(self) -> dict[str, Any]:
         return {

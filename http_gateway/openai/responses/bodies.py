@@ -7,19 +7,25 @@ from typing import Any
 
 from http_gateway.images.image_schema import DETAIL, url_schema
 from http_gateway.openai.prompts import texts_schema
-from http_gateway.openai.responses.conversation import IMAGE_PART, ROLES
+from http_gateway.openai.responses.conversation import IMAGE_PART
 from http_gateway.openai.responses.schema import (
     INCLUDED,
     LABELS,
+    REMARKS,
     STREAM_OPTIONS_UNCHANGED,
+    SUMMARIES,
     UNCHANGED,
     ResponseRequest,
 )
+from http_gateway.openai.responses.tools import LEFT_OUT, MCP
+from http_gateway.openai.tool_choice import ALLOWED, KINDS, MODES
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 
 _NULL: Schema = {"type": "null"}
+_FLAG: Schema = {"type": ["boolean", "null"]}
 _STATUS: Schema = {"enum": [None, "completed", "incomplete", "in_progress"]}
 
 
@@ -55,48 +61,62 @@ def _seen() -> Schema:
     return {"anyOf": [_text("input.content"), texts]}
 
 
-def _input() -> Schema:
-    content: Schema = {"anyOf": [_text("input.content"), _parts(["input_text", "output_text"])]}
-    message = {"type": {"enum": ["message", None]}}
-    common: dict[str, Schema] = {"id": _or_null(_text("input.id")), "status": _STATUS}
+def _calls(common: Mapping[str, Schema], content: Schema) -> list[Schema]:
+    """Return the schemas of calls and of their outputs."""
     call_id: Schema = {**_text("input.call_id"), "minLength": 1}
+    name: Schema = {"type": "string", "pattern": FUNCTION_NAME_PATTERN}
+    others = {**common, "namespace": _or_null(name)}
+    made: list[Schema] = []
+    for kind, said in (("function_call", "arguments"), ("custom_tool_call", "input")):
+        called: dict[str, Schema] = {"type": {"const": kind}, "call_id": call_id, "name": name}
+        told: dict[str, Schema] = {"type": {"const": f"{kind}_output"}, "call_id": call_id}
+        made += [
+            _object({**called, said: _text("input.arguments")}, others),
+            _object({**told, "output": content}, common),
+        ]
+    return made
+
+
+def items_schema(*, most: int | None, least: int = 1) -> Schema:
+    """Return the schema of a list of items."""
+    content: Schema = {"anyOf": [_text("input.content"), _parts(["input_text", "output_text"])]}
+    message = {
+        "type": {"enum": ["message", None]},
+        "phase": one_of(("commentary", "final_answer")),
+    }
+    refusal = _object({"type": {"const": "refusal"}, "refusal": _text("input.content")})
+    parts = _parts(["input_text", "output_text"])
+    parts["items"] = {"anyOf": [parts["items"], refusal]}
+    said: Schema = {"anyOf": [_text("input.content"), parts]}
+    common: dict[str, Schema] = {"id": _or_null(_text("input.id")), "status": _STATUS}
     kinds: list[Schema] = [
         _object(
-            {"role": {"enum": [role for role in ROLES if role != "user"]}, "content": content},
+            {"role": {"enum": ["system", "developer"]}, "content": content},
             {**message, **common},
         ),
+        _object({"role": {"const": "assistant"}, "content": said}, {**message, **common}),
         _object({"role": {"const": "user"}, "content": _seen()}, {**message, **common}),
-        _object(
-            {
-                "type": {"const": "function_call"},
-                "call_id": call_id,
-                "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
-                "arguments": _text("input.arguments"),
-            },
-            common,
-        ),
-        _object(
-            {"type": {"const": "function_call_output"}, "call_id": call_id, "output": content},
-            common,
-        ),
+        *_calls(common, content),
         _object(
             {"type": {"const": "reasoning"}},
             {
                 **common,
                 "content": _or_null(_parts(["reasoning_text"], 0)),
                 "summary": _or_null(_parts(["summary_text"], 0)),
-                "encrypted_content": {"enum": [None, ""]},
+                "encrypted_content": _or_null(_text("input.encrypted_content")),
             },
         ),
     ]
+    kinds += [
+        {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type"]}
+        for kind in ("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response")
+    ]
+    return {"type": "array", "items": {"anyOf": kinds}, "minItems": least, "maxItems": most}
+
+
+def _input() -> Schema:
     most = field(RequestRoute.RESPONSES, "input").count
-    items: Schema = {
-        "type": "array",
-        "items": {"anyOf": kinds},
-        "minItems": 1,
-        "maxItems": most,
-    }
-    return {"anyOf": [_text("input"), items]}
+    return {"anyOf": [_text("input"), items_schema(most=most)]}
 
 
 def _format() -> Schema:
@@ -109,33 +129,53 @@ def _format() -> Schema:
 
 
 def _tools() -> Schema:
-    tool = _object(
-        {
-            "type": {"const": "function"},
-            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
-        },
-        {
-            "description": _or_null(_text("tools.description")),
-            "parameters": {"type": ["object", "null"]},
-            "strict": {"type": ["boolean", "null"]},
-        },
-    )
+    def kind(name: str, own: Mapping[str, Schema]) -> Schema:
+        named: Schema = {"type": "string", "pattern": FUNCTION_NAME_PATTERN}
+        about = {"description": _or_null(_text("tools.description")), "defer_loading": _FLAG}
+        return _object({"type": {"const": name}, "name": named}, {**about, **own})
+
+    function = kind("function", {"parameters": {"type": ["object", "null"]}, "strict": _FLAG})
+    custom = kind("custom", {"format": {"type": ["object", "null"]}})
     most = field(RequestRoute.RESPONSES, "tools").count
-    return _or_null({"type": "array", "items": tool, "maxItems": most})
+    many: Schema = {"type": "array", "items": {"anyOf": [function, custom]}, "maxItems": most}
+    named = {"name": function["properties"]["name"], "tools": many}
+    about = {"description": _or_null(_text("tools.description"))}
+    namespace = _object({"type": {"const": "namespace"}, **named}, about)
+    hosted: Schema = {
+        "type": "object",
+        "properties": {"type": {"enum": [*LEFT_OUT]}},
+        "required": ["type"],
+        "description": "Left out beside other tools: this server has none of its own.",
+    }
+    server: Schema = {
+        "type": "object",
+        "properties": {
+            "type": {"const": MCP},
+            "server_label": named["name"],
+            "server_url": {"type": "string"},
+        },
+        "required": ["type", "server_label", "server_url"],
+        "description": "Called where the operator lists its URL.",
+    }
+    kinds = [function, custom, namespace, hosted, server]
+    return _or_null({"type": "array", "items": {"anyOf": kinds}, "maxItems": most})
 
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_CHOICE: Schema = {
-    "anyOf": [
-        {"enum": [None, "auto", "none", "required"]},
-        _object({"type": {"const": "function"}, "name": {"type": "string"}}),
-    ]
-}
+_NAMED: Schema = _object(
+    {"type": {"enum": [*KINDS]}, "name": {"type": "string"}},
+    {"namespace": {"type": ["string", "null"]}},
+)
+_ALLOWED: Schema = _object(
+    {"type": {"const": ALLOWED}, "tools": {"type": "array", "items": _NAMED, "minItems": 1}},
+    {"mode": {"enum": [*MODES]}},
+)
+_CHOICE: Schema = {"anyOf": [{"enum": [None, "auto", "none", "required"]}, _NAMED, _ALLOWED]}
 _REASONING: Schema = _object(
     {},
     {
         "effort": {"enum": [None, *_EFFORTS]},
-        **{name: one_of(()) for name in ("summary", "generate_summary")},
+        **{name: {"enum": [None, *SUMMARIES]} for name in ("summary", "generate_summary")},
     },
 )
 _STREAM_OPTIONS: Schema = _object(
@@ -157,6 +197,7 @@ RESPONSE = RequestBody(
     route=RequestRoute.RESPONSES,
     unchanged=UNCHANGED,
     labels=LABELS,
+    remarks=REMARKS,
     replaced={
         **_shared(),
         "input": _input(),
@@ -167,6 +208,9 @@ RESPONSE = RequestBody(
         "tools": _tools(),
         "tool_choice": _CHOICE,
         "stream_options": _or_null(_STREAM_OPTIONS),
+        "conversation": {
+            "anyOf": [_text("previous_response_id"), _object({"id": {"type": "string"}}), _NULL]
+        },
         "include": _or_null(
             {"type": "array", "items": {"enum": [*INCLUDED]}, "maxItems": len(INCLUDED)}
         ),

@@ -12,7 +12,13 @@ _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
     "reasoning": "rs",
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
 }
 
 
@@ -28,6 +34,11 @@ def listed(given: str | Sequence[Mapping[str, object]]) -> Sequence[Mapping[str,
 def to_items(given: Sequence[Mapping[str, object]]) -> list[Item]:
     """Return items in full. They must have been checked."""
     return [_whole(item) for item in given]
+
+
+def to_new_items(given: Sequence[Mapping[str, object]]) -> list[Item]:
+    """Return items in full, under ids that no others have. They must have been checked."""
+    return [_whole({**item, "id": None}) for item in given]
 
 
 def _whole(item: Mapping[str, object]) -> Item:

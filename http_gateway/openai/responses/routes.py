@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,8 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.mcp.servers import McpServers
+from http_gateway.openai.conversations.kept_conversations import KeptConversations
 from http_gateway.openai.reply import ended_early
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
@@ -23,13 +25,18 @@ from http_gateway.openai.responses.answer import (
     ResponseItemList,
     ResponseStreamEvent,
 )
+from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.items import Item, listed, to_items
+from http_gateway.openai.responses.items import Item, listed, to_items, to_new_items
+from http_gateway.openai.responses.mcp_rounds import Made, McpRounds
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
-from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
+from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
+from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, CalledTool, told_tools
+from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
+from http_gateway.openai.tools import check_tools
 from http_gateway.openapi import (
     ALWAYS,
     JSON,
@@ -41,9 +48,9 @@ from http_gateway.openapi import (
 )
 from http_gateway.problems import describe
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
-from sax.errors import InvalidRequest, SaxError
+from sax.errors import DeadlineExceeded, InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import GenerateRequest, TokenChunk
+from sax.types import ChatOptions, GenerateRequest, Message, TokenChunk
 
 _told = partial(operation, errors=OpenAiError)
 _STORED = (*ALWAYS, 400, 404)
@@ -64,13 +71,42 @@ class ResponseJob:
     answer: ResponseAnswer
     context: list[Item]  # input items, those of earlier responses first
     keep: bool
+    conversation: str | None  # that the answer is added to
+    added: list[Item]  # to it before the answer
     limit_s: float
+    headers: dict[str, str]  # of the reply
+    rounds: McpRounds | None  # None: nothing is called here
+    most_calls: int | None
+
+    def kept(self) -> StoredResponse:
+        """Return the response as it is now, to be stored."""
+        return StoredResponse(self.answer.whole(), self.context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The tools of one request, those of MCP servers with them."""
+
+    chat: ChatOptions
+    called: Mapping[str, CalledTool]
+    first: list[Item]  # of the output: new lists of tools, and calls that were approved
+    rounds: McpRounds | None
 
 
 class ResponseRoutes:
-    def __init__(self, backend: Backend, stored: StoredResponses) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        stored: StoredResponses,
+        runs: BackgroundRuns,
+        conversations: KeptConversations,
+        mcp: McpServers,
+    ) -> None:
         self._backend = backend
         self._stored = stored
+        self._runs = runs
+        self._conversations = conversations
+        self._mcp = mcp
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/responses", tags=["openai"])
@@ -88,6 +124,8 @@ class ResponseRoutes:
         body = ResponseRequest.model_validate_json(raw)
         body.check()
         job = await self._job(request, body)
+        if body.background:
+            return await self._begin(job)
         return self._stream(request, job) if body.stream else await self._complete(request, job)
 
     async def get(self, request: Request) -> Response:
@@ -107,55 +145,125 @@ class ResponseRoutes:
         return _json(page_of((await self._kept(request)).input, query))
 
     async def cancel(self, request: Request) -> Response:
-        """Refuse: responses are complete when they are stored."""
-        await self._kept(request)
-        raise InvalidRequest(
-            "only a response in the background can be cancelled, and this one is complete; to end "
-            "one that is being generated, close its connection",
-            param="response_id",
-        )
+        """End a response in the background; one that has ended stays as it is."""
+        kept = await self._kept(request)
+        if not kept.response["background"]:
+            raise InvalidRequest(
+                "only a response in the background can be cancelled, and this one is complete; to "
+                "end one that is being generated, close its connection",
+                param="response_id",
+            )
+        if kept.running:
+            await self._runs.cancel(kept)
+        return _json((await self._kept(request)).response)
 
     async def _kept(self, request: Request) -> StoredResponse:
         return await self._stored.get(request.path_params["response_id"])
 
     async def _job(self, request: Request, body: ResponseRequest) -> ResponseJob:
-        if body.store:
-            self._stored.check("store")
+        if body.store or body.background:
+            self._stored.check("store" if body.store else "background")
         earlier = await self._earlier(body)
+        names = ("input", "conversation" if body.conversation_id else "previous_response_id")
         messages = await self._backend.with_images(
-            to_conversation(body.instructions or "", listed(body.input), earlier), "input"
+            to_conversation(body.instructions or "", listed(body.input), earlier, names), "input"
         )
-        id, keep = self._stored.new_id(), self._stored.on and body.store is not False
+        id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
-        (asked,) = generate_requests(id, model_id, (messages,), body, body.options)
+        offer = await self._offer(body, [*earlier, *listed(body.input)])
+        fitting = messages
+        if body.truncation == "auto":
+            fitting = await self._fitted(model_id, messages, body, offer.chat)
+        prompt = (*fitting, *to_conversation("", offer.first))
+        (asked,) = generate_requests(id, model_id, (prompt,), body, offer.chat)
         head = head_of(body, id, int(time.time()), store=keep)
         return ResponseJob(
             request=asked,
-            answer=ResponseAnswer(head, body.shape()),
+            answer=ResponseAnswer(
+                head,
+                replace(body.shape(), tools=offer.chat.callable_tools),
+                offer.called,
+                body.style,
+                offer.first,
+            ),
+            rounds=offer.rounds,
+            most_calls=body.max_tool_calls,
             context=[*earlier, *to_items(listed(body.input))],
             keep=keep,
+            conversation=body.conversation_id,
+            added=to_new_items(listed(body.input)) if body.conversation_id else [],
             limit_s=self._backend.limit_s(request, body.timeout),
+            headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )
+
+    async def _offer(self, body: ResponseRequest, items: list[Mapping[str, Any]]) -> Offer:
+        """Return the tools of a request; those of MCP servers are asked for."""
+        chat, called = body.options, body.offered.called
+        if not body.servers:
+            return Offer(chat=chat, called=called, first=[], rounds=None)
+        rounds = McpRounds(self._mcp, body.servers)
+        rounds.check()
+        lists, found = await rounds.offered(items)
+        tools = (*chat.tools, *(tool for tool, _ in found))
+        check_tools(tools, "tools[{}]")
+        return Offer(
+            chat=replace(chat, tools=tools),
+            called={**called, **{tool.name: told for tool, told in found}},
+            first=[*lists, *await rounds.approved(items)],
+            rounds=rounds,
+        )
+
+    async def _fitted(
+        self,
+        model_id: str,
+        messages: tuple[Message, ...],
+        body: ResponseRequest,
+        chat: ChatOptions,
+    ) -> tuple[Message, ...]:
+        async def measure(some: tuple[Message, ...]) -> tuple[int, int]:
+            ids, context = await self._backend.client.tokenize(model_id, some, chat=chat)
+            return len(ids), context
+
+        return await fitted(messages, measure, body.max_output_tokens)
 
     async def _earlier(self, body: ResponseRequest) -> list[Item]:
         """Return the items of the conversation so far."""
+        if body.conversation_id is not None:
+            self._conversations.check("conversation")
+            items = await self._conversations.items(body.conversation_id, "conversation")
+            check_length(items, "conversation")
+            return items
         if not body.previous_response_id:
             return []
         return await self._stored.conversation(body.previous_response_id, "previous_response_id")
 
+    async def _begin(self, job: ResponseJob) -> Response:
+        """Answer in the background."""
+        kept = job.kept()
+
+        async def work() -> None:
+            try:
+                await self._generate(job, partial(_take, job.answer))
+            finally:
+                self._count(job)
+            await self._extend(job)
+
+        await self._runs.start(kept, work(), job.kept)
+        return _json(kept.response, job.headers)
+
     async def _complete(self, request: Request, job: ResponseJob) -> Response:
         waiting = [self._backend.on_first_token(request)]
 
-        def read(chunk: TokenChunk) -> None:
+        def read(value: TokenChunk | Made) -> None:
             if waiting:
                 waiting.pop()()
-            job.answer.read(chunk)
+            _take(job.answer, value)
 
         try:
             await self._backend.run(request, self._ask(job, read))
         finally:
             self._count(job)
-        return _json(job.answer.whole())
+        return _json(job.answer.whole(), job.headers)
 
     def _stream(self, request: Request, job: ResponseJob) -> Response:
         def end(ending: Ending) -> None:
@@ -168,26 +276,65 @@ class ResponseRoutes:
             on_first=self._backend.on_first_token(request),
             on_end=end,
         )
-        return EventStream([EventSource(partial(self._ask, job), job.answer.encode)], script)
+        source = EventSource(partial(self._ask, job), partial(_encoded, job.answer))
+        return EventStream([source], script, job.headers)
 
-    async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk], None]) -> None:
+    async def _generate(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
+        """Read the answer to its end, with the calls that are made here."""
+        ask = partial(self._backend.generate_to, timeout_s=job.limit_s)
+        if job.rounds is None:
+            return await ask(job.request, sink)
+        try:
+            async with asyncio.timeout(job.limit_s):
+                await job.rounds.run(job.request, job.answer, ask, sink, job.most_calls)
+        except TimeoutError as exc:
+            raise DeadlineExceeded(
+                f"the answer and its calls took longer than {job.limit_s:g} s: allow more time, or "
+                "fewer calls (max_tool_calls)"
+            ) from exc
+
+    async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
-        await self._backend.generate_to(job.request, sink, job.limit_s)
+        await self._generate(job, sink)
+        await self._extend(job)
+        if job.keep:
+            await self._stored.put(job.kept())
+
+    async def _extend(self, job: ResponseJob) -> None:
+        """Add a whole answer, and what it answers, to its conversation."""
         if not job.answer.finished:
             raise ended_early()
-        if job.keep:
-            await self._stored.put(StoredResponse(job.answer.whole(), job.context))
+        if job.conversation is not None:
+            output: list[Item] = job.answer.whole()["output"]
+            await self._conversations.add(job.conversation, [*job.added, *output])
 
     def _count(self, job: ResponseJob) -> None:
         self._backend.count(job.answer.prompt_tokens, job.answer.completion_tokens)
+
+
+def _take(answer: ResponseAnswer, value: TokenChunk | Made) -> None:
+    if isinstance(value, dict):
+        answer.read_made(value)
+    else:
+        answer.read(value)
+
+
+def _encoded(answer: ResponseAnswer, value: TokenChunk | Made) -> bytes:
+    return answer.encode_made(value) if isinstance(value, dict) else answer.encode(value)
 
 
 def _failure(answer: ResponseAnswer, error: SaxError) -> bytes:
     return answer.failure(describe(error))
 
 
-def _json(body: Any) -> Response:
-    return Response(msgspec.json.encode(body), media_type=JSON)
+def _headers(left_out: Sequence[str], dropped: int) -> dict[str, str]:
+    """left_out: types of tools. dropped: messages that did not fit."""
+    told = {LEFT_OUT_HEADER: ", ".join(left_out)} if left_out else {}
+    return told | ({DROPPED_HEADER: str(dropped)} if dropped else {})
+
+
+def _json(body: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), headers=headers, media_type=JSON)
 
 
 def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dict[str, Any]:
@@ -196,33 +343,25 @@ def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dic
         "id": id,
         "object": "response",
         "created_at": created,
-        "background": False,
+        "background": bool(body.background),
+        "conversation": {"id": body.conversation_id} if body.conversation_id else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "model": body.model,
         "parallel_tool_calls": chat.parallel_tool_calls,
         "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": body.effort, "summary": None},
+        "reasoning": {"effort": body.effort, "summary": body.summary},
         "service_tier": "default",
         "store": store,
         "temperature": _number(body, "temperature"),
         "text": {"format": body.format, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [
-            {
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description or None,
-                "parameters": json.loads(tool.parameters) if tool.parameters else None,
-                "strict": tool.strict,
-            }
-            for tool in chat.tools
-        ],
+        "tools": told_tools(body.tools or ()),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _number(body, "top_p"),
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         **{name: (body.model_extra or {}).get(name) for name in _LABELS},
     }
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from http_gateway.bounds import bounded, checked, ranged
 from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
+from http_gateway.openai.responses.mcp_tools import McpServer, read_server
+from http_gateway.openai.responses.open_item import ReasoningStyle
+from http_gateway.openai.responses.tools import OfferedTools, read_offered
 from http_gateway.openai.schema import SamplingFields, sampling_of
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.tools import read_tools, to_choice
-from http_gateway.openai.unsupported import refuse_unsupported
-from sax.chat import ChatOptions, Tool
+from http_gateway.openai.tool_choice import read_choice
+from http_gateway.openai.unsupported import TIERS, refuse_unsupported
+from sax.chat import ChatOptions
 from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -24,34 +27,54 @@ from sax.types import ReplyOptions, SamplingParams
 
 _ROUTE = RequestRoute.RESPONSES
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (LOGPROBS,)
+SEALED_REASONING = "reasoning.encrypted_content"
+INCLUDED = (
+    LOGPROBS,
+    SEALED_REASONING,
+    # Parts of items that are listed in full, or that no answer here has
+    "message.input_image.image_url",
+    *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
+    *("code_interpreter_call.outputs", "computer_call_output.output.image_url"),
+)
 
-# Labels for the request; they do not change the answer.
-LABELS = frozenset({"user", "safety_identifier", "prompt_cache_key"})
+# Labels for the request, and hints for caches; they do not change the answer.
+LABELS = frozenset(
+    {
+        *("user", "safety_identifier", "prompt_cache_key", "client_metadata"),
+        *("prompt_cache_options", "prompt_cache_retention"),
+    }
+)
 # Field -> the values besides null that change nothing. Any other value is refused.
 UNCHANGED: dict[str, tuple[object, ...]] = {
-    "background": (False,),
     "context_management": ([],),
-    "conversation": (),
-    "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "service_tier": ("auto", "default"),
-    "truncation": ("disabled",),
+    "service_tier": TIERS,
+}
+REMARKS = {
+    "background": "Answer while the client is away; needs a store, and no stream.",
+    "client_metadata": "Codex's labels.",
+    "context_management": "Send truncation: auto.",
+    "conversation": "Its items come before the input; input and output are added to it.",
+    "include": "Log-probabilities and sealed reasoning; parts of other answers change nothing.",
+    "max_tool_calls": "Bounds calls of tools that the server runs.",
+    "max_tokens": "A field of chats: send max_output_tokens.",
+    "moderation": "No model here judges.",
+    "prompt": "No prompts are kept here: send instructions and input.",
+    "prompt_cache_options": "Every prompt is cached here.",
+    "prompt_cache_retention": "Every prompt is cached here.",
+    "reasoning": "effort is the template's; with summary, the whole reasoning comes as one.",
+    "service_tier": "All tiers are served alike.",
+    "store": "True by default where there is a store with room.",
+    "text": "format is enforced by a grammar; verbosity is medium.",
+    "tools": "Functions, custom tools and namespaces of them; hosted tools that clients always "
+    "offer are left out beside others, and named in a header.",
+    "tool_choice": "allowed_tools bounds calls to some tools; the template has all of them.",
+    "truncation": "auto drops the oldest turns that do not fit, and a header counts them.",
 }
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {"include_obfuscation": (False,)}
 _TEXT: dict[str, tuple[object, ...]] = {"verbosity": ("medium",)}
-_REASONING: dict[str, tuple[object, ...]] = {
-    "summary": (),
-    "generate_summary": (),
-    "encrypted_content": (),
-}
-_REMEDIES = {
-    "background": "this server answers while you wait: leave it out, or use /v1/batches",
-    "conversation": "send previous_response_id, or all items in input",
-}
+SUMMARIES = ("auto", "concise", "detailed")
 
 
 def _read_input(value: object) -> object:
@@ -76,8 +99,15 @@ class ResponseRequest(SamplingFields):
     ]
     instructions: Annotated[str, bounded(_ROUTE, "instructions")] | None = None
     previous_response_id: Annotated[str, bounded(_ROUTE, "previous_response_id")] | None = None
+    conversation: Annotated[str | dict[str, str], bounded(_ROUTE, "conversation")] | None = None
     store: Annotated[bool, checked(_ROUTE, "store")] | None = None
     stream: Annotated[bool, checked(_ROUTE, "stream")] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    background: Annotated[bool, checked(_ROUTE, "background")] | None = None
+    # Of tools that the server runs
+    max_tool_calls: (
+        Annotated[int, ranged(_ROUTE, "max_tool_calls"), checked(_ROUTE, "max_tool_calls")] | None
+    ) = None
     stream_options: Annotated[dict[str, object], bounded(_ROUTE, "stream_options")] | None = None
     tools: Annotated[list[dict[str, object]], bounded(_ROUTE, "tools")] | None = None
     tool_choice: Annotated[str | dict[str, object], bounded(_ROUTE, "tool_choice")] | None = None
@@ -110,16 +140,15 @@ class ResponseRequest(SamplingFields):
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         extra = self.model_extra or {}
-        for name, remedy in _REMEDIES.items():
-            if extra.get(name):
-                raise UnsupportedParameter(f"{name} is not supported: {remedy}", param=name)
-        refuse_unsupported(extra, UNCHANGED, LABELS)
+        refuse_unsupported(extra, UNCHANGED, LABELS, route=_ROUTE)
         self._check_spelling()
+        self._check_background()
+        self._check_conversation()
         self._check_include()
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
         if self.stream_options and not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        self.options  # noqa: B018  (checks its fields)
+        self.options, self.style, self.servers  # noqa: B018  (check their fields)
         self.sampling()
 
     def _check_spelling(self) -> None:
@@ -128,14 +157,37 @@ class ResponseRequest(SamplingFields):
                 "max_tokens is a field of chats: send max_output_tokens", param="max_tokens"
             )
 
+    def _check_background(self) -> None:
+        if self.background and self.stream:
+            raise UnsupportedParameter(
+                "stream is not supported with background: no events are kept; leave it out, and "
+                "ask for the response until it has ended",
+                param="stream",
+            )
+        if self.background and self.store is False:
+            raise InvalidRequest(
+                "a response in the background is stored: leave out store", param="store"
+            )
+
+    def _check_conversation(self) -> None:
+        given = self.conversation
+        if isinstance(given, dict) and [*given] != ["id"]:
+            raise InvalidRequest(
+                "conversation: send its id, or an object with an id", param="conversation"
+            )
+        if given and self.previous_response_id:
+            raise InvalidRequest(
+                "conversation and previous_response_id both say what was before: send one of them",
+                param="conversation",
+            )
+
+    @property
+    def conversation_id(self) -> str | None:
+        given = self.conversation
+        return given["id"] if isinstance(given, dict) else given
+
     def _check_include(self) -> None:
-        for n, name in enumerate(self.include or ()):
-            if name not in INCLUDED:
-                raise UnsupportedParameter(
-                    f"include[{n}] {quoted(name)} is not supported: send {', '.join(INCLUDED)}, or "
-                    "leave it out",
-                    param=f"include[{n}]",
-                )
+        check_included(self.include or ())
         if self.top_logprobs and not self.logprobs_asked:
             raise InvalidRequest(
                 f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs"
@@ -154,17 +206,47 @@ class ResponseRequest(SamplingFields):
     def effort(self) -> str | None:
         return cast("str | None", (self.reasoning or {}).get("effort"))
 
+    @property
+    def summary(self) -> str | None:
+        """How reasoning is to be summed up; None: not at all. Raises UnsupportedParameter."""
+        given = {k: v for k, v in (self.reasoning or {}).items() if k != "effort"}
+        names = dict.fromkeys(("summary", "generate_summary"), SUMMARIES)
+        refuse_unsupported(given, names, at="reasoning.")
+        return cast("str | None", given.get("summary") or given.get("generate_summary"))
+
+    @property
+    def style(self) -> ReasoningStyle:
+        return ReasoningStyle(
+            summary=self.summary is not None, sealed=SEALED_REASONING in (self.include or ())
+        )
+
+    @cached_property
+    def servers(self) -> tuple[McpServer, ...]:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        servers = tuple(read_server(entry, at) for at, entry in self.offered.servers)
+        labels = [server.label for server in servers]
+        for n, server in enumerate(servers):
+            if server.label in labels[:n]:
+                at = f"{server.at}.server_label"
+                raise InvalidRequest(f"{at} is {server.label} again: give others", param=at)
+        return servers
+
+    @cached_property
+    def offered(self) -> OfferedTools:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        return read_offered(self.tools or (), self.tool_choice)
+
     @cached_property
     def options(self) -> ChatOptions:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
-        reasoning = {k: v for k, v in (self.reasoning or {}).items() if k != "effort"}
-        refuse_unsupported(reasoning, _REASONING, at="reasoning.")
-        tools = _to_tools(self.tools or ())
-        choice, name = to_choice(_choice(self.tool_choice), tools)
+        tools = self.offered.tools
+        more = bool(self.offered.servers)
+        chosen = read_choice(self.tool_choice, tools, nested=False, more=more)
         return ChatOptions(
             tools=tools,
-            tool_choice=choice,
-            tool_name=name,
+            tool_choice=chosen.choice,
+            tool_name=chosen.name,
+            allowed_tools=chosen.allowed,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             chat_template_kwargs=template_variables(
                 self.chat_template_kwargs, self.effort, "reasoning.effort"
@@ -185,9 +267,20 @@ class ResponseRequest(SamplingFields):
     def shape(self) -> Shape:
         chat = self.options
         return Shape(
-            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            tools=chat.callable_tools,
             parallel_calls=chat.parallel_tool_calls,
         )
+
+
+def check_included(names: Sequence[str]) -> None:
+    """Raise UnsupportedParameter for a part of replies that cannot be included."""
+    for n, name in enumerate(names):
+        if name not in INCLUDED:
+            raise UnsupportedParameter(
+                f"include[{n}] {quoted(name)} is not supported: send {', '.join(INCLUDED)}, or "
+                "leave it out",
+                param=f"include[{n}]",
+            )
 
 
 def _constraint(text: Mapping[str, object]) -> dict[str, Any]:
@@ -211,35 +304,6 @@ def _constraint(text: Mapping[str, object]) -> dict[str, Any]:
         "fields of that type only",
         param="text.format",
     )
-
-
-def _to_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
-    functions = [_function_of(dict(entry), f"tools[{n}]") for n, entry in enumerate(entries)]
-    return read_tools(functions, "tools[{}]", "parameters")
-
-
-def _function_of(entry: dict[str, Any], at: str) -> dict[str, Any]:
-    kind = entry.pop("type", None)
-    if kind != "function":
-        raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: no tools run on this server; send "
-            "functions, and run them yourself",
-            param=f"{at}.type",
-        )
-    return entry
-
-
-def _choice(value: str | dict[str, object] | None) -> object:
-    """Return the choice as a chat's `tool_choice` has it."""
-    if not isinstance(value, dict):
-        return value
-    if set(value) != {"type", "name"} or value["type"] != "function":
-        raise UnsupportedParameter(
-            f"tool_choice {quoted(value.get('type'))} is not supported: send auto, none, required, "
-            'or {"type": "function", "name": ...}',
-            param="tool_choice",
-        )
-    return {"type": "function", "function": {"name": value["name"]}}
 
 
 class ResponseQuery(BaseModel):

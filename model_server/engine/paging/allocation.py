@@ -120,16 +120,16 @@ class Allocation:
             if self.window_pages is not None:
                 self.window_pages.copy(sequence, found.window_source)
             sequence.launched += found.copied
-        sequence.reused = sequence.launched
+        paging.reused = sequence.launched
         if paging.computed and self.limits.windows.every is not None:
             # Where it was computed, pages before the window may hold other tokens by now.
             paging.kept = (len(sequence.tokens) - 1) // page_size
         self.cache.follow(sequence)
         if paging.cached < 0:
-            paging.cached = min(sequence.reused, sequence.prompt)
+            paging.cached = min(paging.reused, sequence.prompt)
             if not paging.computed:
                 self.prefix_queries += len(sequence.tokens)
-                self.prefix_hits += sequence.reused
+                self.prefix_hits += paging.reused
 
     def _may_copy(self, source: int) -> bool:
         """Check that the page can be held until it is copied, beside all that is needed."""
@@ -184,7 +184,7 @@ class Allocation:
         paging.source = held[full] if rest else 0
         if self.window_pages is not None:
             self.window_pages.follow(sequence, parent, full, rest)
-        sequence.launched = sequence.reused = positions
+        sequence.launched = paging.reused = positions
         paging.kept, paging.written = full, full * self._page_size
         paging.unseen = min(parent.paging.unseen, full)
         for part in sequence.parts:
@@ -201,7 +201,7 @@ class Allocation:
         which no kernel follows: it begins at the first page that a query sees.
         """
         for sequence in self.running:
-            if sequence.launched == sequence.reused:
+            if sequence.launched == sequence.paging.reused:
                 continue  # launched nothing: the runner does not have its page table yet
             others = [each for part in sequence.parts for each in part.followed(sequence)]
             if self.window_pages is not None:
@@ -244,5 +244,5 @@ class Allocation:
         if self.window_pages is not None:
             self.window_pages.release(sequence)
         sequence.pages = []
-        sequence.launched = sequence.reused = sequence.goal = 0
+        sequence.launched = sequence.paging.reused = sequence.goal = 0
         paging.written = paging.kept = paging.unseen = paging.source = 0

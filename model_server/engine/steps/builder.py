@@ -77,7 +77,7 @@ class StepBuilder:
         """See that the next position of a sequence has a page."""
         start = sequence.launched
         if start >= len(sequence.pages) * self._page_size:
-            self.grant(sequence, 1, shared=start == sequence.reused)
+            self.grant(sequence, 1, shared=start == sequence.paging.reused)
             self._copy(sequence)
 
     def decode(self, sequence: Sequence) -> None:
@@ -158,7 +158,7 @@ class StepBuilder:
 
     def _begin(self, sequence: Sequence, end: int) -> None:
         """Set the slot of a prefill that begins, and grant the pages up to `end`."""
-        begins = sequence.launched == sequence.reused
+        begins = sequence.launched == sequence.paging.reused
         if begins and not sequence.is_follower:
             for each in sequence.members:
                 self.set_sampling(each)

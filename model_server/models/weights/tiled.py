@@ -10,14 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.checkpoints.packed import PackedBlocks, Packing
-from model_server.kernels.cpu import native, tiles
+from model_server.kernels.cpu import tiles
 from model_server.kernels.cpu.tiles import ByteForm, ByteTiles
-from model_server.models.weights.sharding import Layout
-
-
-def tiles_fit(layout: Layout) -> bool:
-    """True if weights may lie in tiles: on one CPU device, where the native kernels are."""
-    return layout.platform == "cpu" and layout.mesh.size == 1 and native.available()
 
 
 @jax.tree_util.register_dataclass

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse, parsed
 from model_server.pathways.proxy.client_session import ClientSession
-from model_server.pathways.proxy.island import ArrayDelivery, Island, IslandCopies
+from model_server.pathways.proxy.island import ArrayCopies, ArrayDelivery, Island
 from model_server.pathways.scheduling.answers import (
     Buffer,
     Gathering,
@@ -93,7 +93,7 @@ class Dispatcher:
         self.takes_functions = False  # pickled by clients, for the workers' sidecars
         self._buffer_bytes = buffer_bytes
         self._pumping = False
-        self._copies = IslandCopies(self.islands)
+        self._copies = ArrayCopies(self.islands)
 
     # Islands
 

@@ -343,7 +343,7 @@ class Island:
                 refuse(lost(self.number))
 
 
-class IslandCopies:
+class ArrayCopies:
     """Copies of arrays from one island to another, which the islands' workers carry out."""
 
     def __init__(self, islands: Mapping[int, Island]) -> None:

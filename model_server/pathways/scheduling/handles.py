@@ -76,15 +76,11 @@ class HandleTable:
     def home(self, handle: int) -> Home:
         """Return a handle's home: NOT_FOUND as a Fault for a handle that this session lacks."""
         found = self._homes.get(handle)
-        return unknown(handle) if found is None else found
+        if found is not None:
+            return found
+        text = f"this session has nothing under the handle {handle}: it never had, or gave it up"
+        return Fault(NOT_FOUND, text)
 
     def homes(self, handles: Iterable[int]) -> set[Home | None]:
         """Return the distinct homes of many handles; None stands for handles without one."""
         return set(map(self._homes.get, handles))
-
-
-def unknown(handle: int) -> Fault:
-    return Fault(
-        NOT_FOUND,
-        f"this session has nothing under the handle {handle}: it never had, or gave it up",
-    )

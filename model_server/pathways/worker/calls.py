@@ -22,6 +22,7 @@ from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import STRING
+from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import Refused, WrongRequest, fault_of
 from model_server.pathways.worker.values import (
     ELSEWHERE,
@@ -135,7 +136,7 @@ class CallProgram:
         self._thread.submit(start)
         return coming
 
-    def outputs(self) -> list[tuple[int, tuple[int, ...], Any]]:
+    def outputs(self, shardings: Shardings) -> list[tuple[int, tuple[int, ...], Any]]:
         """Return the element type, shape and ShardingProto of each result."""
         return [(each.spec.dtype.kind, each.shape, each.spec.sharding) for each in self.avals]
 

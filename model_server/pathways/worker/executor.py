@@ -23,7 +23,7 @@ from model_server.pathways.worker.calls import Calls, Python, Reader
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import numpy_dtype
 from model_server.pathways.worker.executor_thread import Answer, TransferPart
-from model_server.pathways.worker.program_requests import ProgramRequests, close_program
+from model_server.pathways.worker.program_requests import ProgramRequests
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import (
     Poisoned,
@@ -351,7 +351,7 @@ class Executor:
         if (of := self._sessions.pop(session, None)) is not None:
             of.ended.set()
             for program in of.programs.values():
-                close_program(program)
+                program.close()
             self._calls.forget(session)
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.end()

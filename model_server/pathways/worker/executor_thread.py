@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 from model_server.pathways.protocol.messages import IfrtRequest
@@ -21,6 +19,7 @@ from model_server.pathways.scheduling.answers import (
     refused,
 )
 from model_server.pathways.scheduling.handles import INTERNAL, Fault
+from model_server.pathways.worker.waiting import Task, WaitingThread
 
 logger = logging.getLogger(__name__)
 
@@ -93,34 +92,24 @@ class ExecutorThread:
     def __init__(self, executor: RequestExecutor) -> None:
         self.executor = executor
         self._loop = asyncio.get_running_loop()
-        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._answers: deque[tuple[Answered, Reply]] = deque()
         self._woken = False  # a wake-up of the loop is under way
-        self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
-        self._thread.start()
+        self._thread = WaitingThread("executor")
 
     def run(self, request: IslandRequest, answered: Answered) -> None:
         """Execute a request after those before it; `answered` is called on the loop."""
-        self._tasks.put(lambda: self._execute(request, answered))
+        self._thread.run(lambda: self._execute(request, answered))
 
-    def do(self, task: Callable[[], object]) -> None:
+    def do(self, task: Task) -> None:
         """Call something on the executor's thread, in the order of the requests."""
-        self._tasks.put(task)
+        self._thread.run(task)
 
     def forget(self, session: int) -> None:
-        self._tasks.put(lambda: self.executor.forget(session))
+        self._thread.run(lambda: self.executor.forget(session))
 
     def close(self) -> None:
         """End the thread after the requests that it has."""
-        self._tasks.put(None)
-        self._thread.join(_END_S)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception:
-                logger.exception("a task of the executor failed")
+        self._thread.end(_END_S)
 
     def _execute(self, request: IslandRequest, answered: Answered) -> None:
         asked = IfrtRequest.FromString(request.serialized)

@@ -151,6 +151,9 @@ class Program:
             for aval, sharding in zip(self.avals, self.shardings, strict=True)
         ]
 
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
     @cached_property
     def module(self) -> Any:
         """Its first HloModuleProto, as compiled."""
@@ -310,7 +313,7 @@ class ProgramRequests:
         if not handles:
             handles = range(task.made + 1, task.made + 1 + len(program.avals))
             for handle, (kind, shape, sharding) in zip(
-                handles, _outputs(program, self._shardings), strict=True
+                handles, program.outputs(self._shardings), strict=True
             ):
                 one = task.response.outputs.add(array_handle=handle, sharding=sharding)
                 one.dtype.kind = kind
@@ -353,8 +356,10 @@ class ProgramRequests:
         task.response.is_deleted = task.request.loaded_executable_handle in task.session.deleted
 
     def loaded_executable_destruct(self, task: RequestTask) -> None:
-        close_program(task.session.programs.pop(task.request.loaded_executable_handle, None))
-        task.session.deleted.discard(task.request.loaded_executable_handle)
+        handle = task.request.loaded_executable_handle
+        if (program := task.session.programs.pop(handle, None)) is not None:
+            program.close()
+        task.session.deleted.discard(handle)
 
     def get_default_device_assignment(self, task: RequestTask) -> None:
         replicas, partitions = task.request.num_replicas, task.request.num_partitions
@@ -378,15 +383,5 @@ class ProgramRequests:
 
 
 def _program(task: RequestTask) -> Any:
-    """Return the Program or CallProgram of a request. Raises UnknownHandle, and Poisoned."""
+    """Return the Program or CallProgram of a request. Raises UnknownHandle."""
     return task.session.program(task.request.loaded_executable_handle)
-
-
-def _outputs(program: Program | CallProgram, shardings: Shardings) -> Any:
-    return program.outputs() if isinstance(program, CallProgram) else program.outputs(shardings)
-
-
-def close_program(program: Any) -> None:
-    """Let go of what a program holds outside this process, if it is a call."""
-    if isinstance(program, CallProgram):
-        program.close()

@@ -182,12 +182,10 @@ class Session:
         return list(map(self.array, handles))
 
     def program(self, handle: int) -> Any:
-        """Raises UnknownHandle, and Poisoned if it could not be compiled."""
+        """Return a Program or CallProgram. Raises UnknownHandle."""
         found = self.programs.get(handle)
         if found is None:
             raise UnknownHandle(f"there is no program {handle:#x} in this session")
-        if isinstance(found, Fault):
-            raise Poisoned(found)
         return found
 
     def fetching(self, handle: int) -> HostCopy:

@@ -92,6 +92,13 @@ def check_options(chat: ChatOptions) -> None:
         )
     if chat.must_call and not chat.tools:
         raise InvalidRequest("tool_choice asks for a call: send tools, too", param="tool_choice")
+    unknown = {*chat.allowed_tools} - {tool.name for tool in chat.tools}
+    if unknown:
+        raise InvalidRequest(
+            f"tool_choice allows {quoted(min(unknown))}, which is none of the tools: name one of "
+            "them",
+            param="tool_choice",
+        )
     size = sum(len(t.name) + len(t.description) + len(t.parameters) for t in chat.tools)
     if size > TOOLS_BYTES:
         raise InvalidRequest(

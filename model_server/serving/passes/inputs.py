@@ -70,8 +70,8 @@ def _check_text(text: str, which: str, loaded: LoadedEmbedder, param: str) -> No
 def _fitting(ids: Sequence[int], which: str, loaded: LoadedEmbedder, param: str) -> Sequence[int]:
     if len(ids) > loaded.max_context:
         raise PromptTooLong(
-            f"{which} has {len(ids)} tokens and this model reads at most {loaded.max_context}: "
-            "send it in shorter parts",
+            f"{which} has {len(ids)} tokens and this model's maximum context length is "
+            f"{loaded.max_context} tokens: send it in shorter parts",
             param=param,
         )
     return ids

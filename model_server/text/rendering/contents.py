@@ -8,11 +8,11 @@ for most, and for some none: that is tried out, too.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sax.call_form import CallForm
 from sax.chat import Content, Image, Message, ToolCall
 
 PROBE = "How far away is the Moon?"
@@ -28,30 +28,6 @@ _Rendered = Callable[[tuple[Message, ...], "ContentForm"], str]
 
 
 @dataclass(frozen=True, slots=True)
-class CallText:
-    """Writes calls into the text of a message, for templates that take tools but no calls."""
-
-    begin: str
-    end: str
-    python: bool = False  # name(key=value); else {"name": ..., "arguments": {...}}
-
-    def text(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """calls: functions, each with its name and its arguments."""
-        if not self.python:
-            return self.begin + json.dumps(calls, ensure_ascii=False) + self.end
-        return f"{self.begin}[{', '.join(map(_python_call, calls))}]{self.end}"
-
-
-def call_text(source: str, control_tokens: Collection[str]) -> CallText | None:
-    """Return how calls are written for a template; None: it does so itself."""
-    if "tool_calls" in source:
-        return None
-    if "<|tool_call_start|>" in control_tokens:  # LFM2
-        return CallText("<|tool_call_start|>", "<|tool_call_end|>", python=True)
-    return CallText("<|tool_call|>" if "<|tool_call|>" in control_tokens else "", "")  # Granite 3
-
-
-@dataclass(frozen=True, slots=True)
 class ContentForm:
     """Forms of texts, and of contents with images or sounds."""
 
@@ -59,7 +35,7 @@ class ContentForm:
     lists_only: bool = False  # texts, too, come as lists of parts
     texts_only: bool = False  # images come as what stands for them, between the texts
     kind: str = "image"  # or "audio": of the parts that are no texts
-    calls: CallText | None = None  # how calls are written into the text; None: the template does
+    calls: CallForm | None = None  # how calls are written into the text; None: the template does
     # A message that only calls has an empty text, and not none; None: not tried out yet.
     empty_text: bool | None = None
 
@@ -101,14 +77,6 @@ def tried_without_text(form: ContentForm, rendered: _Rendered) -> ContentForm:
         if _CALLED in text and "None" not in text:
             return each
     return replace(form, empty_text=True)
-
-
-def _python_call(call: Mapping[str, Any]) -> str:
-    pairs = (
-        f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)}"
-        for name, value in call["arguments"].items()
-    )
-    return f"{call['name']}({', '.join(pairs)})"
 
 
 def _text(text: str) -> dict[str, str]:

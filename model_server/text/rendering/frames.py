@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from model_server.sharing.confined import pipe
+from sax.call_form import CallForm
 from sax.chat import ChatOptions, Message
 
 MAX_ANSWER = 1 << 27  # bytes
@@ -34,6 +35,16 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     chat: tuple[Message, ...] | None  # None: only compile
     options: ChatOptions = ChatOptions()
     parts: TemplateParts | None = None  # for a process that does not know the template
+    learn: bool = False  # answer with a WrittenForms, as JSON, in place of a chat
+
+
+class WrittenForms(msgspec.Struct, frozen=True):
+    """What a template was found to write."""
+
+    calls: CallForm | None = None
+    # Before and behind the reasoning of a turn.
+    reasoning: tuple[str, str] | None = None
+    system: bool = True  # it writes messages of the role system
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,8 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from model_server.text.rendering.past_calls import CallArguments
+
 MAX_SOURCE = 1 << 20  # characters of a template
 _MAX_WORK = 1 << 20  # loop steps of one render
 _CALL = 16  # a call costs about as much time as this many loop steps
@@ -84,6 +86,10 @@ class _Meter:
             raise RunawayTemplate(f"writes more than {_MAX_TEXT} characters; send a shorter chat")
 
 
+class GivenList(list[Any]):
+    """A list that a template may read and not change."""
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """Jinja sandbox that meters calls and repetitions."""
 
@@ -97,6 +103,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters |= {"tojson": _to_json, "_steps": _steps, "_bounded": _bounded}
         self.globals |= {"raise_exception": _raise, "strftime_now": _now}
         del self.globals["lipsum"]
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        # Kimi's and LFM2's templates build lists so.
+        if type(obj) is list and attr == "append":  # pyright: ignore[reportUnknownArgumentType]
+            return True
+        return super().is_safe_attribute(obj, attr, value)
 
     def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         self.meter.work(_CALL)
@@ -195,6 +207,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as chat templates expect it: no HTML escapes, non-ASCII text unescaped."""
+    if isinstance(value, CallArguments) and not (ensure_ascii or indent or separators or sort_keys):
+        return value.source
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

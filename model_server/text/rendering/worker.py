@@ -13,26 +13,31 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, cast
 
 import msgspec
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
+from model_server.text.rendering.call_probe import learnt, takes_system
+from model_server.text.rendering.call_text import call_text, form_by_words, takes_tools
 from model_server.text.rendering.contents import (
     TEXTS,
     ContentForm,
-    call_text,
     tried_form,
     tried_without_text,
 )
-from model_server.text.rendering.frames import Answer, Ask, TemplateParts, framed
+from model_server.text.rendering.frames import Answer, Ask, TemplateParts, WrittenForms, framed
+from model_server.text.rendering.past_calls import CallArguments, read_arguments, whole, with_ids
 from model_server.text.rendering.sandbox import (
     BrokenTemplate,
     CompiledTemplate,
+    GivenList,
     RefusedChat,
     RunawayTemplate,
 )
+from sax.call_form import IdForm
 from sax.chat import ChatOptions, Message, Tool, ToolCall
 
 # Makes the variables of a chat template: messages, tools and options as transformers gives them.
@@ -41,20 +46,6 @@ from sax.chat import ChatOptions, Message, Tool, ToolCall
 
 Guard = Callable[[str], str]
 _NO_PARAMETERS = '{"type": "object", "properties": {}}'
-
-
-class Arguments(dict[str, Any]):
-    """Arguments of a call: an object for templates that go through it, and its JSON for those that
-    write it as a text, as both kinds are in use."""
-
-    def __str__(self) -> str:
-        return json.dumps(self, ensure_ascii=False)
-
-    def __add__(self, other: object) -> str:
-        return f"{self}{other}"
-
-    def __radd__(self, other: object) -> str:
-        return f"{other}{self}"
 
 
 def chat_values(
@@ -71,12 +62,15 @@ def chat_values(
     tools = [_tool(tool, f"tools[{n}]", guard) for n, tool in enumerate(options.tools)]
     return {
         **values,
-        "messages": [_turn(each, f"messages[{n}]", guard, form) for n, each in enumerate(messages)],
+        "messages": GivenList(
+            _turn(each, f"messages[{n}]", guard, form) for n, each in enumerate(messages)
+        ),
         "add_generation_prompt": (
             options.add_generation_prompt and not options.continue_final_message
         ),
         "continue_final_message": options.continue_final_message,
         "tools": tools or None,
+        "xml_tools": tools or None,  # SmolLM3's word
         "documents": None,
     }
 
@@ -93,7 +87,7 @@ def _turn(message: Message, at: str, guard: Guard, form: ContentForm) -> dict[st
             _call(call, f"{at}.tool_calls[{n}]", guard) for n, call in enumerate(message.tool_calls)
         ]
         if form.calls is not None and isinstance(content, str):
-            turn["content"] = content + form.calls.text([call["function"] for call in calls])
+            turn["content"] = content + call_text(form.calls, [c["function"] for c in calls])
         else:
             turn["content"] = content or form.without_text
             turn["tool_calls"] = calls
@@ -105,7 +99,11 @@ def _turn(message: Message, at: str, guard: Guard, form: ContentForm) -> dict[st
 
 
 def _call(call: ToolCall, at: str, guard: Guard) -> dict[str, Any]:
-    arguments = Arguments(_parsed(call.arguments or "{}", f"{at}.function.arguments", guard))
+    read = read_arguments(call.arguments)
+    if read is None:
+        raise _no_object(f"{at}.function.arguments")
+    values, source = read
+    arguments = CallArguments(_guarded(values, guard), guard(source))
     function = {"name": guard(call.name), "arguments": arguments}
     return {"id": guard(call.id), "type": "function", "function": function}
 
@@ -124,10 +122,14 @@ def _parsed(source: str, at: str, guard: Guard) -> dict[str, Any]:
     try:
         value = json.loads(source)
         if isinstance(value, dict):
-            return _guarded(cast("dict[str, Any]", value), guard)
+            return _guarded(whole(cast("dict[str, Any]", value)), guard)
     except (ValueError, RecursionError):
         pass
-    raise RefusedChat(f"cannot have these messages: {at} is no JSON object")
+    raise _no_object(at)
+
+
+def _no_object(at: str) -> RefusedChat:
+    return RefusedChat(f"cannot have these messages: {at} is no JSON object")
 
 
 def _guarded(value: Any, guard: Guard) -> Any:
@@ -152,13 +154,18 @@ _UNKNOWN = Answer("unknown")
 class _KnownTemplate:
     def __init__(self, parts: TemplateParts) -> None:
         self.size = parts.size
+        self._learning = False  # ids are given as they are
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
         form = tried_form(parts.image, self._probe) if parts.image else TEXTS
-        self._form = replace(form, calls=call_text(parts.source, parts.control_tokens))
+        writes = "tool_calls" in parts.source or not takes_tools(parts.source)
+        calls = None if writes else form_by_words(parts.source, parts.control_tokens)
+        self._form = replace(form, calls=calls)
 
     def render(self, chat: tuple[Message, ...], options: ChatOptions) -> str:
+        if any(each.tool_calls for each in chat):
+            chat = with_ids(chat, self._ids)
         form = self._form
         only_calls = form.empty_text is None and form.calls is None
         if only_calls and any(each.tool_calls and not each.content for each in chat):
@@ -170,6 +177,27 @@ class _KnownTemplate:
     def _rendered(self, chat: tuple[Message, ...], options: ChatOptions, form: ContentForm) -> str:
         values = chat_values(chat, options, self._control_tokens.guard, form)
         return self._compiled.render({**values, **self._fixed})
+
+    @cached_property
+    def learnt(self) -> WrittenForms:
+        """The forms of calls and reasoning that the template writes."""
+        return WrittenForms(*learnt(self._tried), takes_system(self._tried))
+
+    @property
+    def _ids(self) -> str:
+        """The ids of calls that the template takes."""
+        if self._learning:
+            return IdForm.ANY
+        return IdForm.ANY if self.learnt.calls is None else self.learnt.calls.ids
+
+    def _tried(self, chat: tuple[Message, ...], options: ChatOptions) -> str | None:
+        self._learning = True
+        try:
+            return self.render(chat, options)
+        except RefusedChat:
+            return None
+        finally:
+            self._learning = False
 
     def _probe(self, chat: tuple[Message, ...], form: ContentForm) -> str:
         try:
@@ -189,6 +217,8 @@ class Templates:
             template = self._template(ask)
             if template is None:
                 return _UNKNOWN
+            if ask.learn:
+                return Answer("text", msgspec.json.encode(template.learnt).decode())
             if ask.chat is None:
                 return Answer("text")
             return Answer("text", template.render(ask.chat, ask.options))

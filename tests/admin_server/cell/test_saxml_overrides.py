@@ -34,7 +34,9 @@ async def test_an_admin_server_alone_refuses_what_no_load_can_take(key, text, sa
     await admin.cell.publish(spec(NUM_LAYERS="2"))
     with pytest.raises(InvalidRequest, match=says):
         await admin.cell.update(spec(**{key: text}))
-    assert admin.cell.find(M).spec.overrides == {"NUM_LAYERS": "2"}
+    found = admin.cell.find(M)
+    assert found.spec.overrides == {"NUM_LAYERS": "2"}
+    assert found.published_at_s == admin.cell.versions(M)[0].at_s > 0
     await admin.cell.unpublish(M)
 
 

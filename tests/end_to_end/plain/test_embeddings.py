@@ -45,7 +45,7 @@ def test_every_door_gives_the_same_vector(
 def test_a_long_input_is_refused_with_both_numbers(embedding: Cell) -> None:
     with (
         Client(embedding.plan.admin_address) as client,
-        pytest.raises(PromptTooLong, match="input 1 has 42 tokens and this model reads at most 32"),
+        pytest.raises(PromptTooLong, match="input 1 has 42 tokens and .* length is 32"),
     ):
         client.embed(EMBEDDER, ["abc", "a b " * 20])
     with (

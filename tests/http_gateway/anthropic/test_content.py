@@ -9,7 +9,14 @@ import pytest
 from pydantic import TypeAdapter
 
 from http_gateway.anthropic.bodies import MESSAGE
-from http_gateway.anthropic.content import AnthropicTurn, read_system, read_turns
+from http_gateway.anthropic.content import (
+    AnthropicTurn,
+    read_chat,
+    read_system,
+    read_turns,
+    referenced_tools,
+)
+from http_gateway.images.image_link import ImageLink
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import Message, ToolCall
 from tests.each_case import each_case
@@ -100,7 +107,7 @@ def test_what_is_wrong_is_refused_by_its_path(turns: list[Any], param: str) -> N
     assert caught.value.param == param
 
 
-@each_case("kind", ["document", "tool_use", "search_result", None])
+@each_case("kind", ["container_upload", "tool_use", "server_tool_use", None])
 def test_a_block_that_is_not_supported_is_refused_by_its_type(kind: object) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         read(user(text("x"), {"type": kind, "source": {}}))
@@ -108,10 +115,81 @@ def test_a_block_that_is_not_supported_is_refused_by_its_type(kind: object) -> N
     assert str(kind) in caught.value.text
 
 
-def test_a_picture_in_a_result_is_refused() -> None:
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+PLAIN = {"type": "text", "media_type": "text/plain", "data": "It is far."}
+DOCUMENT = {"type": "document", "source": PLAIN, "title": "Moon", "context": "An atlas"}
+FOUND = {"type": "search_result", "source": "http://moon", "title": "Moon", "content": [text("a")]}
+PIXEL = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+PICTURE = {"type": "image", "source": PIXEL}
+LOADED = {"type": "tool_reference", "tool_name": "add"}
+
+
+def test_documents_and_search_results_are_texts_between_tags() -> None:
+    (said,) = read(user(DOCUMENT, FOUND, text("How far?")))
+    document = (
+        "<document>\n<title>Moon</title>\n<context>An atlas</context>\nIt is far.\n</document>"
+    )
+    found = (
+        "<search_result>\n<source>http://moon</source>\n<title>Moon</title>\na\n</search_result>"
+    )
+    assert said == Message("user", f"{document}\n{found}\nHow far?")
     with pytest.raises(UnsupportedParameter) as caught:
-        read(CALLED, user(result(content=[{"type": "image"}])))
-    assert caught.value.param == "messages[1].content[0].content[0].type"
+        read(user({"type": "document", "source": PDF}))
+    assert caught.value.param == "messages[0].content[0].source.type"
+
+
+def test_a_result_holds_whatever_a_tool_found() -> None:
+    held = [text("Here:"), PICTURE, DOCUMENT, FOUND, LOADED]
+    *_, made = read(CALLED, user(result(content=held, is_error=True)))
+    assert made.role == "tool"
+    (image,) = made.images
+    assert isinstance(image, ImageLink)
+    assert image.url == "data:image/png;base64,AAAA"
+    assert made.texts[:2] == ("Error:", "Here:")
+    assert made.texts[-1] == "The tool add can be called now."
+    assert any("It is far." in each for each in made.texts)
+
+
+def test_tools_that_results_refer_to_are_told_in_order_and_once() -> None:
+    turns = [CALLED, user(result(content=[LOADED, {**LOADED, "tool_name": "mul"}, LOADED]))]
+    assert referenced_tools(READ.validate_python(turns)) == ("add", "mul")
+    assert referenced_tools(READ.validate_python([user(text("x"))])) == ()
+
+
+def system(said: str, **fields: Any) -> dict[str, Any]:
+    return {"role": "system", "content": said, **fields}
+
+
+def test_system_messages_before_all_others_belong_to_the_system_prompt() -> None:
+    turns = READ.validate_python([system("Be brief."), user(text("Hi"))])
+    assert read_chat("Be kind.", turns)[0] == Message("system", "Be kind.\nBe brief.")
+    assert read_chat(None, turns)[0] == Message("system", "Be brief.")
+
+
+def test_a_later_system_message_is_a_part_of_the_users_turn() -> None:
+    said = read(user(text("Hi")), system("Be brief."))
+    assert said == (Message("user", "Hi\n<system-reminder>\nBe brief.\n</system-reminder>"),)
+
+
+def test_a_system_message_for_one_turn_is_gone_with_the_next() -> None:
+    once = system("Be brief.", clear_at="next_user_message")
+    assert "brief" in str(read(user(text("Hi")), once))
+    answered = {"role": "assistant", "content": "Hello."}
+    assert "brief" not in str(read(user(text("Hi")), once, answered, user(text("And?"))))
+    kept = system("Be brief.", clear_at="never")
+    assert "brief" in str(read(user(text("Hi")), kept, answered, user(text("And?"))))
+
+
+def test_reasoning_that_another_server_hid_is_left_out() -> None:
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    assert read({"role": "assistant", "content": [hidden, text("So.")]}) == (
+        Message("assistant", "So."),
+    )
+
+
+def test_the_billing_header_is_no_part_of_the_prompt() -> None:
+    header = text("x-anthropic-billing-header: cc_version=2.1.197.123; cch=0;")
+    assert read_system([header, text("Be kind.")]) == (Message("system", "Be kind."),)
 
 
 @each_case(
@@ -127,6 +205,19 @@ def test_a_picture_in_a_result_is_refused() -> None:
         [{"role": "user", "content": "x", "name": "ann"}],
         [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}],
         [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}],
+        [user(DOCUMENT, FOUND)],
+        [user({"type": "document", "source": PDF})],
+        [user({**DOCUMENT, "citations": {"enabled": True}})],
+        [user({"type": "document", "source": {"type": "content", "content": [PICTURE]}})],
+        [user({"type": "document", "source": {"type": "content", "content": [DOCUMENT]}})],
+        [user({**FOUND, "content": [PICTURE]})],
+        [CALLED, user(result(content=[LOADED, PICTURE, DOCUMENT, FOUND]))],
+        [user(LOADED)],
+        [user(text("x", cache_control={"type": "ephemeral", "ttl": "1h", "scope": "global"}))],
+        [user(text("x", cache_control={"type": "ephemeral", "scope": 1}))],
+        [user(text("x")), system("y", clear_at="never", output_config={})],
+        [user(text("x")), system("y", clear_at="later")],
+        [user(text("x")), system("y", output_config={"effort": "low"})],
     ],
 )
 def test_what_is_described_is_what_is_taken(turns: list[dict[str, Any]]) -> None:

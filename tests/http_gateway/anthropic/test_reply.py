@@ -154,6 +154,13 @@ def test_the_reason_of_the_end_is_told(
     assert (reply["stop_reason"], reply["stop_sequence"]) == (reason, sequence)
 
 
+def test_how_an_answer_breaks_its_schema_is_told_at_its_end() -> None:
+    said = chunks(["[1,1]"], None, finish_reason="stop", schema_violation="$: x")
+    assert whole(said)["schema_violation"] == "$: x"
+    *_, delta, _ = events(said)
+    assert delta["delta"]["schema_violation"] == "$: x"
+
+
 def test_reasoning_may_be_left_out() -> None:
     kinds = [
         block["type"]
@@ -174,3 +181,13 @@ def test_an_empty_answer_has_no_blocks() -> None:
     assert whole(chunks([], None))["content"] == []
     kinds = [event["type"] for event in events(chunks([], None))]
     assert kinds == ["message_start", "ping", "message_delta", "message_stop"]
+
+
+def test_reasoning_that_is_not_to_be_shown_is_an_empty_block() -> None:
+    said = chunks([TEXT])
+    made = MessageAnswer("msg_1", "m", SHAPE, thinking_shown=False)
+    for chunk in said:
+        made.add(chunk)
+    kinds = {block["type"]: block for block in json.loads(made.body())["content"]}
+    assert kinds["thinking"]["thinking"] == ""
+    assert kinds["text"]["text"]

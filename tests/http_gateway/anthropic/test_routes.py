@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
+from http_gateway.anthropic.context_edits import CLEARED
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
-from sax.errors import QueueFull, ReplicaLost, UnsupportedParameter
-from sax.types import AnswerFormat, ChatOptions, TokenChunk
+from sax.errors import PromptTooLong, QueueFull, ReplicaLost, UnsupportedParameter
+from sax.types import AnswerFormat, ChatOptions, GenerateRequest, TokenChunk
 from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.described import check
-from tests.http_gateway.fake_cell import FakeCell
+from tests.http_gateway.fake_cell import FakeCell, published
 from tests.identities import Identities
 
 BODY: dict[str, Any] = {
@@ -88,8 +88,8 @@ async def test_tokens_are_counted(cell: FakeCell, http: httpx.AsyncClient) -> No
 @each_case("fields, status, kind, word", [
     ({"mood": 1}, 400, "invalid_request_error", "mood"),
     ({"max_tokens": "x"}, 400, "invalid_request_error", "max_tokens"),
-    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400,
-     "invalid_request_error", "document"),
+    ({"messages": [{"role": "user", "content": [{"type": "container_upload"}]}]}, 400,
+     "invalid_request_error", "container_upload"),
     ({"model": "none"}, 404, "not_found_error", "none"),
 ])  # fmt: skip
 async def test_an_error_has_anthropics_shape(
@@ -143,7 +143,8 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(
     reply = await ask(http, stream=True)
     assert "event: error\n" in reply.text
     last = events_of(reply)[-1]
-    assert last["error"] == {"type": "overloaded_error", "message": "the replica is gone; retry"}
+    assert last["error"]["type"] == "overloaded_error"
+    assert last["error"]["message"] == "the replica is gone; retry"
     assert last["request_id"] == "r1"
 
 
@@ -155,16 +156,136 @@ async def test_an_answer_without_an_end_is_an_error(
     assert events_of(await ask(http, stream=True))[-1]["type"] == "error"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_template_lacks_is_refused_by_our_name(
-    cell: FakeCell, http: httpx.AsyncClient, stream: bool
+class PlainTemplate(FakeCell):
+    """A cell whose model's template has no variables: it refuses them one by one."""
+
+    def _check(self, chat: ChatOptions) -> None:
+        for name in json.loads(chat.chat_template_kwargs or "{}"):
+            path = name if name == "reasoning_effort" else f"chat_template_kwargs.{name}"
+            raise UnsupportedParameter(f"{path} is not supported", param=path)
+
+    async def generate_to(self, request: GenerateRequest, *more: Any, **named: Any) -> None:
+        self._check(request.chat)
+        await super().generate_to(request, *more, **named)
+
+    async def tokenize(self, *asked: Any, chat: ChatOptions, **named: Any) -> Any:
+        self._check(chat)
+        return await super().tokenize(*asked, chat=chat, **named)
+
+
+async def test_wishes_that_the_template_has_no_variable_for_are_left_out() -> None:
+    cell = PlainTemplate(published())
+    transport = httpx.ASGITransport(create_app(cell, GatewayConfig()))
+    wishes: dict[str, Any] = {
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+        "output_config": {"effort": "high"},
+    }
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for stream in (False, True):
+            reply = await ask(http, stream=stream, **wishes)
+            assert reply.status_code == 200, reply.text
+        body = {"model": "smollm2", "messages": BODY["messages"], **wishes}
+        counted = await http.post("/v1/messages/count_tokens", json=body)
+    assert counted.json() == {"input_tokens": 2}
+    assert [request.chat for request in cell.requests] == [ChatOptions(divided=True)] * 2
+
+
+async def test_another_refusal_of_the_cell_is_told(cell: FakeCell, http: httpx.AsyncClient) -> None:
+    cell.failure = UnsupportedParameter("tools are not supported", param="tools")
+    reply = await ask(http, output_config={"effort": "high"}, tools=[TOOL])
+    assert (reply.status_code, "tools" in reply.text) == (400, True)
+
+
+async def test_claude_codes_whole_request_is_answered(http: httpx.AsyncClient) -> None:
+    cached = {"type": "ephemeral"}
+    reply = await http.post("/v1/messages?beta=true", json={
+        "model": "smollm2", "max_tokens": 32000, "stream": True,
+        "metadata": {"user_id": '{"device_id": "d"}'},
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "system": [{"type": "text", "text": "You are brief.", "cache_control": cached}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": cached}]},
+            {"role": "system", "content": "Available agents: none."},
+        ],
+        "tools": [{**TOOL, "name": f"mcp__{n:0123}"} for n in range(200)],
+    })  # fmt: skip
+    assert reply.status_code == 200
+    assert events_of(reply)[-2]["context_management"] == {"applied_edits": []}
+
+
+USED = {"type": "tool_use", "name": "f", "input": {"a": "1" * 9}}
+
+
+def conversation(calls: int) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = [*BODY["messages"]]
+    for n in range(calls):
+        result = {"type": "tool_result", "tool_use_id": f"c{n}", "content": "r" * 100}
+        said += [
+            {"role": "assistant", "content": [{**USED, "id": f"c{n}"}]},
+            {"role": "user", "content": [result]},
+        ]
+    return said
+
+
+async def test_old_results_leave_a_prompt_that_has_grown(
+    cell: FakeCell, http: httpx.AsyncClient
 ) -> None:
-    param = "chat_template_kwargs.enable_thinking"
-    cell.failure = UnsupportedParameter(f"{param} is not supported", param=param)
-    thinking = {"type": "enabled", "budget_tokens": 2}
-    reply = await ask(http, thinking=thinking, stream=stream)
-    assert reply.status_code == 400
-    assert reply.json()["error"]["message"].startswith("thinking is not supported: this model's")
-    body = {"model": "smollm2", "messages": BODY["messages"], "thinking": thinking}
-    counted = await http.post("/v1/messages/count_tokens", json=body)
-    assert counted.json()["error"]["message"].startswith("thinking is not supported")
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": 400},
+        "keep": {"type": "tool_uses", "value": 2},
+    }
+    asked = {"context_management": {"edits": [edit]}, "tools": [TOOL]}
+    short = (await ask(http, messages=conversation(3), **asked)).json()
+    assert short["context_management"] == {"applied_edits": []}
+    grown = (await ask(http, messages=conversation(5), **asked)).json()
+    (applied,) = grown["context_management"]["applied_edits"]
+    # The fake cell counts a token for each character of the contents.
+    assert applied == {
+        "type": "clear_tool_uses_20250919",
+        "cleared_tool_uses": 3,
+        "cleared_input_tokens": 3 * (100 - len(CLEARED)),
+    }
+    assert grown["usage"]["input_tokens"] == 2 + 2 * 100 + 3 * len(CLEARED)
+    body = {"model": "smollm2", "messages": conversation(5), **asked}
+    counted = (await http.post("/v1/messages/count_tokens", json=body)).json()
+    assert counted == {
+        "input_tokens": grown["usage"]["input_tokens"],
+        "context_management": {"original_input_tokens": 502},
+    }
+
+
+async def test_a_compaction_is_refused_where_it_is_due(http: httpx.AsyncClient) -> None:
+    def asked(value: int) -> dict[str, Any]:
+        edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": value}}
+        return {"context_management": {"edits": [edit]}}
+
+    assert (await ask(http, **asked(2))).status_code == 200
+    refused = await ask(http, **asked(1))
+    assert refused.status_code == 400
+    assert "context_management.edits[0].type compact_20260112" in refused.json()["error"]["message"]
+
+
+async def test_a_thread_that_goes_on_is_not_known(http: httpx.AsyncClient) -> None:
+    assert (await ask(http, thread={"type": "create"})).status_code == 200
+    lost = await ask(http, thread={"type": "continue", "previous_message_id": "msg_1"})
+    assert lost.status_code == 404
+    assert lost.json()["error"]["details"] == {"error_code": "thread_not_found"}
+
+
+async def test_a_full_context_is_told_in_the_words_that_agents_know(
+    cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    cell.failure = PromptTooLong("the prompt has 9 tokens and the context holds 8")
+    reply = await ask(http)
+    assert reply.json()["error"]["message"].startswith("prompt is too long: the prompt has 9")
+
+
+async def test_an_answer_that_the_context_cut_says_so(
+    cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    cell.said = [TokenChunk("a", (1,), finish_reason="length", completion_tokens=1)]
+    assert (await ask(http, max_tokens=2)).json()["stop_reason"] == "model_context_window_exceeded"
+    assert (await ask(http, max_tokens=1)).json()["stop_reason"] == "max_tokens"

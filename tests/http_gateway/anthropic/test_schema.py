@@ -82,6 +82,9 @@ def test_thinking_is_a_variable_of_the_template() -> None:
     assert variables(thinking={"type": "adaptive"}) is None
     effort = {"thinking": ENABLED, "output_config": {"effort": "high"}}
     assert variables(**effort) == {"enable_thinking": True, "reasoning_effort": "high"}
+    quiet = {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
+    assert variables(**quiet) == {"reasoning_effort": "none"}
+    assert message(thinking=ENABLED).sampling().max_thinking_tokens == 50
     assert message().shape().include_reasoning
     assert not message(thinking={"type": "disabled"}).shape().include_reasoning
 
@@ -90,6 +93,28 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
     begun = [*BODY["messages"], {"role": "assistant", "content": "The answer is"}]
     options = message(messages=begun).options
     assert (options.continue_final_message, options.add_generation_prompt) == (True, False)
+
+
+def test_deferred_tools_are_shown_once_a_result_refers_to_them() -> None:
+    def names(*messages: dict[str, Any]) -> list[str]:
+        tools = [{**WEATHER, "name": each, "defer_loading": each > "b"} for each in "dacb"]
+        return [each.name for each in message(messages=[*messages], tools=tools).options.tools]
+
+    call = {"type": "tool_use", "id": "1", "name": "a", "input": {}}
+    found = [{"type": "tool_reference", "tool_name": each} for each in "dad"]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": found}
+    called = {"role": "assistant", "content": [call]}
+    assert names(*BODY["messages"]) == ["a", "b"]
+    answered = {"role": "user", "content": [result]}
+    assert names(*BODY["messages"], called, answered) == ["a", "b", "d"]
+    found.append({"type": "tool_reference", "tool_name": "e"})
+    with pytest.raises(InvalidRequest, match="'e', which is none of the tools"):
+        names(*BODY["messages"], called, answered)
+
+
+def test_examples_of_inputs_are_told_in_the_description() -> None:
+    (tool,) = message(tools=[{**WEATHER, "input_examples": [{"city": "Oslo"}]}]).options.tools
+    assert tool.description == 'Tells it.\n\nExamples of its input:\n{"city": "Oslo"}'
 
 
 @pytest.mark.extended
@@ -107,6 +132,17 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
         {"tools": []},
         {"stop_sequences": []},
         {"tools": [{**WEATHER, "eager_input_streaming": True, "input_examples": []}]},
+        {"tools": [{**WEATHER, "name": f"f{n}"} for n in range(512)]},
+        {"tools": [{**WEATHER, "name": "m" * 128}]},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+        {"context_management": {"edits": []}},
+        {"thinking": {"type": "adaptive", "display": "summarized"}},
+        {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}},
+        {"thread": {"type": "create"}},
+        {"betas": ["effort-2025-11-24"], "anthropic_version": "2023-06-01"},
+        {"fallbacks": "default", "diagnostics": {"previous_message_id": None}},
+        {"cache_control": {"type": "ephemeral", "scope": "global"}},
+        {"speed": "fast", "inference_geo": "global"},
     ],
 )
 def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
@@ -130,14 +166,17 @@ def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     ({"thinking": {"type": "on"}}, "thinking.type"),
     ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
     ({"thinking": {"type": "disabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "adaptive", "display": "all"}}, "thinking.display"),
+    ({"thinking": {"type": "adaptive", "block_binding": {"mood": 1}}}, "thinking.block_binding"),
+    ({"tools": [{**WEATHER, "defer_loading": 1}]}, "tools[0].defer_loading"),
+    ({"tools": [{**WEATHER, "input_examples": [1]}]}, "tools[0].input_examples[0]"),
+    ({"context_management": {"edits": {}}}, "context_management.edits"),
+    ({"thread": {"type": "mine"}}, "thread"),
     ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
     ({"output_config": {"effort": "most"}}, "output_config.effort"),
-    ({"output_config": {"effort": "low"}, "thinking": {"type": "disabled"}},
-     "output_config.effort"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ({"temperature": 1.5}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -1}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"cache_control": {"type": "ephemeral", "ttl": "9h"}}, "cache_control"),
 ])  # fmt: skip
@@ -155,11 +194,17 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
         ({"service_tier": "priority"}, "service_tier"),
         ({"metadata": {"mood": "x"}}, "metadata.mood"),
-        ({"thinking": {**ENABLED, "display": "omitted"}}, "thinking.display"),
+        ({"thinking": {**ENABLED, "mood": 1}}, "thinking.mood"),
+        ({"inference_geo": "us"}, "inference_geo"),
+        ({"compaction": {"type": "summarize"}}, "compaction"),
+        ({"context_management": {"mood": 1}}, "context_management.mood"),
+        (
+            {"context_management": {"edits": [{"type": "forget"}]}},
+            "context_management.edits[0].type",
+        ),
         ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [{**WEATHER, "mood": 1}]}, "tools[0].mood"),
         ({"tools": [WEATHER], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
     ],

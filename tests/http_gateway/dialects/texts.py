@@ -51,8 +51,19 @@ def joined(events: Iterable[AnswerEvent]) -> Divided:
     return Divided(content, reasoning, tuple((name, text) for name, text in calls), ended)
 
 
-def parsed(pieces: Sequence[str], format: AnswerFormat, **options: Any) -> Divided:
+def parsed(
+    pieces: Sequence[str],
+    format: AnswerFormat,
+    *,
+    tools: Sequence[str] = TOOLS,
+    ids: list[str] | None = None,
+    **options: Any,
+) -> Divided:
+    """ids: takes the ids of the calls."""
     numbers = itertools.count()
-    parser = AnswerParser(format, TOOLS, new_id=lambda: f"call_{next(numbers)}", **options)
+    parser = AnswerParser(format, tools, new_id=lambda: f"call_{next(numbers)}", **options)
     events = [event for piece in pieces for event in parser.push(piece)]
-    return joined([*events, *parser.finish()])
+    events += parser.finish()
+    if ids is not None:
+        ids += [event.id for event in events if isinstance(event, CallBegun)]
+    return joined(events)

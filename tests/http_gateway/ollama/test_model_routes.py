@@ -10,7 +10,6 @@ import pytest
 
 from sax.errors import InvalidRequest
 from sax.types import PLAIN_CHAT, ChatOptions, Message
-from tests.each_case import each_case
 from tests.http_gateway.fake_cell import CONTEXT, FakeCell, published
 
 
@@ -70,6 +69,7 @@ async def test_a_models_capabilities_are_asked_of_it(http: httpx.AsyncClient) ->
     assert shown["capabilities"] == ["completion", "thinking", "vision"]
     assert shown["model_info"] == {
         "general.architecture": "llama",
+        "general.basename": "smollm2",
         "llama.context_length": CONTEXT,
     }
     embeds = (await http.post("/api/show", json={"name": "minilm:latest"})).json()
@@ -78,23 +78,17 @@ async def test_a_models_capabilities_are_asked_of_it(http: httpx.AsyncClient) ->
     assert (await http.post("/api/show", json={})).status_code == 400
 
 
-async def test_the_version_is_that_of_sax(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/api/version")).json() == (await http.get("/version")).json()
+async def test_the_version_is_one_that_clients_accept(http: httpx.AsyncClient) -> None:
+    told = (await http.get("/api/version")).json()
+    assert tuple(map(int, told["version"].split("."))) >= (0, 6, 4)
+    assert told["server"] == f"sax {(await http.get('/version')).json()['version']}"
 
 
-@each_case(
-    "method, path, command",
-    [
-        ("POST", "/api/pull", "sax publish"),
-        ("POST", "/api/push", "sax convert"),
-        ("POST", "/api/create", "sax publish"),
-        ("POST", "/api/copy", "sax publish"),
-        ("DELETE", "/api/delete", "sax unpublish"),
-    ],
-)
-async def test_a_change_is_refused_with_the_command_that_makes_it(
-    method: str, path: str, command: str, http: httpx.AsyncClient
+async def test_a_model_tells_when_it_was_published_and_its_context(
+    cell: FakeCell, http: httpx.AsyncClient
 ) -> None:
-    reply = await http.request(method, path, json={"model": "m"})
-    assert reply.status_code == 400
-    assert command in reply.json()["error"]
+    model = cell.models["/sax/test/smollm2"]
+    cell.models["/sax/test/smollm2"] = replace(model, published_at_s=1e9, max_context=512)
+    (first, *_) = (await http.get("/api/ps")).json()["models"]
+    assert first["modified_at"] == "2001-09-09T01:46:40Z"
+    assert first["context_length"] == 512

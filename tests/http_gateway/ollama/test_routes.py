@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.errors import ReplicaLost, UnsupportedParameter
-from sax.types import AnswerFormat, Message, TokenChunk
+from sax.types import AnswerFormat, GenerateRequest, Message, TokenChunk, TokenLogprob
 from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell, published
@@ -100,7 +101,7 @@ async def test_texts_are_embedded(cell: FakeCell, http: httpx.AsyncClient) -> No
 @each_case(
     "fields, status, word",
     [
-        ({"mood": 1}, 400, "mood"),
+        ({"top_logprobs": 99}, 400, "top_logprobs"),
         ({"options": {"mirostat": 2}}, 400, "options.mirostat"),
         ({"stream": "yes"}, 400, "stream"),
         ({"messages": [{"role": "user", "content": 3}]}, 400, "content"),
@@ -143,3 +144,71 @@ async def test_what_the_template_lacks_is_refused_by_our_name(
     reply = await http.post("/api/chat", json={**CHAT, "think": True})
     assert reply.status_code == 400
     assert reply.json()["error"].startswith("think is not supported: this model's chat template")
+
+
+async def test_what_is_not_known_is_ignored_and_named(
+    cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    """As Ollama does; Vercel's provider sends max_output_tokens."""
+    function = {"name": "f", "parameters": {"type": "object"}, "mood": 1}
+    strange: dict[str, Any] = {
+        "max_output_tokens": 8,
+        "options": {"num_predict": 3, "mood": 1},
+        "messages": [{"role": "user", "content": "Hi", "mood": 1}],
+        "tools": [{"type": "function", "function": function, "mood": 1}],
+    }
+    reply = await http.post("/api/chat", json={**CHAT, "stream": False, **strange})
+    assert reply.json()["message"]["content"] == " 2 3 4"
+    ignored = reply.headers["x-sax-ignored-fields"].split(", ")
+    assert set(ignored) == {
+        "max_output_tokens",
+        "options.mood",
+        "messages[0].mood",
+        "tools[0].mood",
+        "tools[0].function.mood",
+    }
+    plain = await http.post("/api/chat", json=CHAT)
+    assert "x-sax-ignored-fields" not in plain.headers
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+async def test_log_probabilities_come_with_their_text(
+    path: str, cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    body = {**(CHAT if path == "/api/chat" else TEXT), "logprobs": True, "top_logprobs": 2}
+    lines = lines_of(await http.post(path, json=body))
+    told = [each for line in lines for each in line.get("logprobs", ())]
+    assert [each["token"] for each in told] == [" 2", " 3", " 4", " 5", " 6"]
+    assert told[0]["logprob"] == -0.25
+    assert bytes(told[0]["bytes"]).decode() == " 2"
+    assert [each["token"] for each in told[0]["top_logprobs"]] == [" 2", " 3"]
+    whole = (await http.post(path, json={**body, "stream": False})).json()
+    assert whole["logprobs"] == told
+    assert "logprobs" not in (await http.post(path, json={**body, "logprobs": False})).text
+
+
+async def test_log_probabilities_wait_for_their_text(
+    cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    entry = TokenLogprob(1, "a", b"a", -0.5)
+    cell.said = [
+        TokenChunk("", (1,), (entry,)),
+        TokenChunk("ab", (2,), (entry,)),
+        TokenChunk("", (3,), (entry,), finish_reason="stop"),
+    ]
+    first, last = lines_of(await http.post("/api/chat", json={**CHAT, "logprobs": True}))
+    assert (len(first["logprobs"]), len(last["logprobs"])) == (2, 1)
+
+
+async def test_a_level_of_thinking_is_left_out_where_there_is_none() -> None:
+    class Plain(FakeCell):
+        async def generate_to(self, request: GenerateRequest, *more: Any, **named: Any) -> None:
+            if "reasoning_effort" in request.chat.chat_template_kwargs:
+                raise UnsupportedParameter("no effort", param="reasoning_effort")
+            await super().generate_to(request, *more, **named)
+
+    app = create_app(Plain(published("/sax/test/smollm2")), GatewayConfig())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as plain:
+        reply = await plain.post("/api/chat", json={**CHAT, "think": "high", "stream": False})
+    assert reply.status_code == 200

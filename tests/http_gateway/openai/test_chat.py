@@ -55,16 +55,36 @@ def test_calls_and_their_results_are_kept():
     )
 
 
+def test_whoever_speaks_may_have_a_name() -> None:
+    named = [{"role": role, "content": "x", "name": "bob"} for role in ("system", "user", "tool")]
+    assert [turn.name for turn in turns(*named)] == ["bob"] * 3
+
+
+def test_a_refusal_that_is_sent_back_is_what_the_assistant_said() -> None:
+    part = {"type": "refusal", "refusal": "No."}
+    alone, parts = {"content": None, "refusal": "No."}, {"content": [part]}
+    for said in (alone, parts, {"content": "No.", "refusal": None}):
+        assert turns({"role": "assistant", **said}) == (Message("assistant", "No."),)
+    with pytest.raises(InvalidRequest, match="both there"):
+        turns({"role": "assistant", "content": "Yes.", "refusal": "No."})
+
+
+def test_a_call_whose_arguments_were_cut_is_sent_as_it_is() -> None:
+    cut = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "b'}}
+    (turn,) = turns({"role": "assistant", "content": [], "tool_calls": [cut]})
+    assert turn == Message("assistant", "", tool_calls=(ToolCall("1", "f", '{"a": "b'),))
+
+
 @each_case(
     "message, param",
     [
         ({"role": "function", "content": "4", "name": "f"}, "messages[0].role"),
         ({"role": "user", "content": "x", "tool_call_id": "1"}, "messages[0].tool_call_id"),
         ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[0].tool_calls"),
-        ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
+        ({"role": "user", "content": "x", "refusal": "no"}, "messages[0].refusal"),
         ({"role": "user", "content": "x", "mood": "good"}, "messages[0].mood"),
         (
-            {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]},
+            {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "mcp"}]},
             "messages[0].tool_calls[0].type",
         ),
         ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),
@@ -95,7 +115,7 @@ def test_what_would_have_to_be_ignored_is_refused_by_its_path(
         ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function"),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
         (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]},
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"role": "user", "content": []}, "messages[0].content"),

@@ -15,7 +15,13 @@ from sax.fields.field import RequestRoute
 from tests.each_case import each_case
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}
 TAKEN: list[dict[str, Any]] = [
+    {"role": "user", "content": "x", "name": "ann"},
+    {"role": "assistant", "content": None, "refusal": "no"},
+    {"role": "assistant", "refusal": "no"},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "name": "al"},
+    {"role": "assistant", "content": [], "tool_calls": [CUSTOM]},
     {"role": "user", "content": "x"},
     {"role": "user", "content": [{"type": "text", "text": "x"}], "tool_calls": []},
     {"role": "developer", "content": "x", "name": None},
@@ -25,7 +31,9 @@ TAKEN: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "a", "name": "f", "content": "3"},
 ]
 REFUSED: list[dict[str, Any]] = [
-    {"role": "user", "content": "x", "name": "ann"},
+    {"role": "user", "content": "x", "refusal": "no"},
+    {"role": "user", "content": [{"type": "refusal", "refusal": "no"}]},
+    {"role": "assistant", "content": "x", "tool_calls": [{"custom": CUSTOM["custom"]}]},
     {"role": "user", "content": "x", "tool_calls": [CALL]},
     {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
     {"role": "assistant", "content": None},

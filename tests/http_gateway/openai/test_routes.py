@@ -218,12 +218,17 @@ async def test_chat_logprobs_are_streamed_with_their_tokens(http: httpx.AsyncCli
     ]
 
 
-async def test_models_are_listed_by_their_full_names(http: httpx.AsyncClient):
+async def test_models_are_listed_by_their_full_names(cell: FakeCell, http: httpx.AsyncClient):
+    llama = cell.models["/sax/test/llama"]
+    cell.models["/sax/test/llama"] = replace(llama, published_at_s=1764352000.5)
     answer = await http.get("/v1/models")
     card = {"object": "model", "created": 0, "owned_by": "sax", "replicas": 1, "ready_replicas": 1}
     assert answer.json() == {
         "object": "list",
-        "data": [{"id": "/sax/test/smollm2", **card}, {"id": "/sax/test/llama", **card}],
+        "data": [
+            {"id": "/sax/test/smollm2", **card},
+            {"id": "/sax/test/llama", **card, "created": 1764352000},
+        ],
     }
 
 
@@ -349,7 +354,7 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
 @each_case(
     "path, fields, param",
     [
-        (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
+        (CHATS, {"tools": [{"type": "mcp"}]}, "tools[0].type"),
         (CHATS, {"functions": [{"name": "f"}]}, "functions"),
         (CHATS, {"no_such": 1}, "no_such"),
         (CHATS, {"echo": True}, "echo"),

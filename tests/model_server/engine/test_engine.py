@@ -155,7 +155,9 @@ def test_answers_begun_elsewhere_find_a_place_beside_a_full_queue_as_many_as_it_
 
 def test_a_prompt_that_cannot_fit_is_refused_at_once(start: Start) -> None:
     engine, _ = start(FakeRunner(LIMITS))
-    with pytest.raises(PromptTooLong, match="64 tokens and the context holds 64"):
+    with pytest.raises(
+        PromptTooLong, match="64 tokens and this model's maximum context length is 64"
+    ):
         engine.submit(ask_for(64))
     assert engine.stats().waiting == 0
 

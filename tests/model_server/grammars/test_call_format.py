@@ -13,7 +13,22 @@ from http_gateway.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
 from model_server.grammars.call_format import after_thoughts, call_format
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint
-from model_server.text.dialect import AnswerDialect
+from model_server.text.dialect import AnswerDialect, kinds_of
+from sax.call_form import (
+    COMMAND,
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    GEMMA,
+    HERMES,
+    LFM2,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_LIST,
+    NAME,
+    NAMED_FORMS,
+    Arguments,
+    CallForm,
+)
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
@@ -23,7 +38,7 @@ from tests.model_server.grammars.test_grammar_state import matcher_of
 WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "city": {"type": "string", "maxLength": 8},
+        "city": {"enum": ["Oslo", "Rome"]},
         "days": {"type": "integer", "minimum": 1, "maximum": 9},
         "unit": {"enum": ["C", "F"]},
     },
@@ -32,15 +47,39 @@ WEATHER: dict[str, Any] = {
 }
 TOOLS = (Tool("get_weather", "", json.dumps(WEATHER)), Tool("now"))
 SCHEMAS = {"get_weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
-DIALECTS = [
-    *(
-        AnswerDialect(tools)
-        for tools in ToolParser
-        if tools not in (ToolParser.NONE, ToolParser.GPT_OSS)  # reasons for ever in a random walk
-    ),
-    AnswerDialect(ToolParser.MISTRAL, older=True),
-    AnswerDialect(ToolParser.DEEPSEEK, older=True),
-]
+QWEN_CODER = CallForm(
+    Arguments.PAIRS,
+    mark="<tool_call>",
+    head=f"<tool_call>\n<function={NAME}>",
+    tail="\n</function>\n</tool_call>",
+    between="\n",
+    pair="\n<parameter=",
+    colon={"": ">\n"},
+    close="\n</parameter>",
+)
+DSML = CallForm(
+    Arguments.PAIRS,
+    mark="<calls>",
+    begin="\n\n<calls>",
+    head=f'\n<invoke name="{NAME}">',
+    tail="\n</invoke>",
+    end="\n</calls>",
+    pair='\n<parameter name="',
+    colon={"string": '" string="true">', "number": '" string="false">'},
+    close="</parameter>",
+)
+GEMMA_4 = CallForm(
+    Arguments.LOOSE,
+    mark="<|tool_call>",
+    head=f"<|tool_call>call:{NAME}",
+    tail="<tool_call|>",
+    quote='<|"|>',
+)
+FORMS = (
+    *(HERMES, LLAMA3, MISTRAL, MISTRAL_LIST, GEMMA, DEEPSEEK, DEEPSEEK_FENCED, LFM2),
+    *(COMMAND, QWEN_CODER, DSML, GEMMA_4),
+)
+DIALECTS = [AnswerDialect("learnt", calls=form) for form in FORMS]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +97,9 @@ def divided(
     text: str, dialect: AnswerDialect, *, is_open: bool = False
 ) -> tuple[list[tuple[str, Any]], str]:
     """The calls and the content of an answer."""
-    format = AnswerFormat(dialect.tools, dialect.reasoning, is_open)
-    if dialect.tools is ToolParser.GPT_OSS:
+    kinds = kinds_of(dialect.calls, TOOLS)
+    format = AnswerFormat(dialect.tools, dialect.reasoning, is_open, dialect.calls, kinds)
+    if dialect.tools == ToolParser.GPT_OSS:
         format = AnswerFormat(dialect.tools, ReasoningParser.GPT_OSS)
     parser = AnswerParser(format, [tool.name for tool in TOOLS])
     events = [*parser.push(text), *parser.finish()]
@@ -107,12 +147,12 @@ def calling(arguments: str) -> str:
 
 
 GOOD, BAD = calling('{"city": "Oslo", "unit": "C"}'), calling('{"city": 3}')
-HERMES = AnswerDialect(ToolParser.HERMES)
+QWEN = AnswerDialect(ToolParser.HERMES, calls=HERMES)
 STRICT = Tool("get_weather", "", json.dumps(WEATHER), strict=True)
 
 
 def test_arguments_of_a_strict_tool_keep_to_its_schema_among_other_text() -> None:
-    strict = made(HERMES, tools=(STRICT,), tool_choice="auto")
+    strict = made(QWEN, tools=(STRICT,), tool_choice="auto")
     assert accepts(strict, "Just text.")
     assert accepts(strict, f"I look. {GOOD}")
     assert not accepts(strict, f"I look. {BAD}")
@@ -129,14 +169,15 @@ def test_strict_tools_work_in_dialects_without_a_mark_in_text(parser: ToolParser
         ),
     }[parser]  # fmt: skip
     good = '"Oslo", unit="C"' if parser is ToolParser.GEMMA else '{"city": "Oslo", "unit": "C"}'
-    strict = made(AnswerDialect(parser), tools=(STRICT,), tool_choice="auto")
+    dialect = AnswerDialect(parser, calls=NAMED_FORMS.get(parser, (None,))[0])
+    strict = made(dialect, tools=(STRICT,), tool_choice="auto")
     assert accepts(strict, f"{final}Just text, {{so}}.")
     assert accepts(strict, begin + good + end)
     assert not accepts(strict, f"{begin}3{end}")
 
 
 def test_reasoning_may_come_first_and_must_end_where_it_was_begun() -> None:
-    thinking = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
+    thinking = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK, HERMES)
     assert accepts(made(thinking), GOOD)
     assert accepts(made(thinking), f"<think>Hm {BAD}</think>\n\n{GOOD}")
     assert accepts(made(thinking, reasoning_open=True), f"Hm.</think>\n\n{GOOD}")
@@ -145,7 +186,7 @@ def test_reasoning_may_come_first_and_must_end_where_it_was_begun() -> None:
 
 def test_an_answer_may_be_json_instead_of_a_call() -> None:
     other = {"type": "json_schema", "json_schema": {"type": "array", "items": {"type": "integer"}}}
-    format = call_format(HERMES, ChatOptions(tools=(STRICT,)), other, reasoning_open=False)
+    format = call_format(QWEN, ChatOptions(tools=(STRICT,)), other, reasoning_open=False)
     either = Constraint("tools", json.dumps({"format": format}))
     assert [accepts(either, text) for text in ("[1, 2]", GOOD, BAD, "text")] == [True, True, False,
                                                                                 False]  # fmt: skip
@@ -155,10 +196,19 @@ def test_an_answer_may_be_json_instead_of_a_call() -> None:
     assert not accepts(thinking, "[1]")
 
 
+def test_calls_are_of_the_allowed_tools_only() -> None:
+    for choice in ("auto", "required"):
+        chat = ChatOptions(tools=TOOLS, tool_choice=choice, allowed_tools=("now",))
+        format = call_format(AnswerDialect(ToolParser.HERMES), chat, None, reasoning_open=False)
+        made = json.dumps(format)
+        assert "now" in made
+        assert "get_weather" not in made
+
+
 def test_nothing_is_forced_where_nothing_is_asked_for() -> None:
     silent = ChatOptions(tools=(STRICT,), tool_choice="none")
     for chat in (ChatOptions(), ChatOptions(tools=TOOLS), silent):
-        assert call_format(HERMES, chat, None, reasoning_open=False) is None
+        assert call_format(QWEN, chat, None, reasoning_open=False) is None
 
 
 def test_what_cannot_be_forced_is_refused_by_name() -> None:
@@ -166,15 +216,13 @@ def test_what_cannot_be_forced_is_refused_by_name() -> None:
         made(AnswerDialect())
     assert refused.value.param == "tools"
     with pytest.raises(InvalidRequest) as wrong:
-        made(HERMES, tool_choice="function", tool_name="other")
+        made(QWEN, tool_choice="function", tool_name="other")
     assert wrong.value.param == "tool_choice"
-    with pytest.raises(UnsupportedParameter, match="cannot be forced"):
-        made(AnswerDialect(ToolParser.GEMMA), tools=(Tool("f", "", '{"anyOf": []}'),))
 
 
 def test_a_schema_that_nothing_keeps_to_is_refused_as_a_tools() -> None:
     endless = {"properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    bad = made(HERMES, tools=(Tool("f", "", json.dumps(endless)),))
+    bad = made(QWEN, tools=(Tool("f", "", json.dumps(endless)),))
     with pytest.raises(InvalidRequest) as refused:
         matcher_of(bad)
     assert refused.value.param == "tools"
@@ -183,5 +231,5 @@ def test_a_schema_that_nothing_keeps_to_is_refused_as_a_tools() -> None:
 @each_case("parameters", ["[" * 20_000 + "]" * 20_000, "{", "9" * 5000, "[]"])
 def test_parameters_that_are_no_schema_are_the_tools_error(parameters: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        made(HERMES, tool_choice="required", tools=(Tool("f", "", parameters),))
+        made(QWEN, tool_choice="required", tools=(Tool("f", "", parameters),))
     assert refused.value.param == "tools"

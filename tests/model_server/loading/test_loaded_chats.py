@@ -10,6 +10,7 @@ import pytest
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.text.dialect import AnswerDialect
+from sax.call_form import HERMES
 from sax.chat import Message, ReasoningParser, ToolParser
 from sax.errors import CheckpointError
 from tests.model_server.checkpoints.tiny_folder import write_tiny
@@ -18,6 +19,7 @@ from tests.model_server.loading.test_loader import CONFIG, spec
 
 TEMPLATE = (
     "{{ bos_token }}{{ eos_token }}{% for m in messages %}{{ m.content }}<tool_call>{% endfor %}"
+    "{# tools #}"
 )
 
 
@@ -34,7 +36,7 @@ def test_a_template_of_the_publication_replaces_the_checkpoints(
     tmp_path: Path,
 ) -> None:
     loaded = load(tmp_path, CHAT_TEMPLATE=TEMPLATE, REASONING_PARSER="think")
-    assert loaded.dialect == AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
+    assert loaded.dialect == AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK, HERMES)
     assert loaded.chat_template is not None
     assert loaded.chat_template.render([Message("user", "hi")]) == "<|turn|><|stop|>hi<tool_call>"
 

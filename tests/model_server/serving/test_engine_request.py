@@ -34,7 +34,7 @@ LOADED = FakeModels()(SPEC, lambda progress: None)
 def test_a_field_out_of_range_is_refused_by_name() -> None:
     outside: dict[str, tuple[object, ...]] = {
         "temperature": (-0.1, math.nan, math.inf),
-        "top_p": (0.0, 1.1, math.nan),
+        "top_p": (-0.1, 1.1, math.nan),
         "top_k": (-1,),
         "seed": (-1, 2**64),
         "max_tokens": (-1,),
@@ -52,7 +52,7 @@ def test_a_field_out_of_range_is_refused_by_name() -> None:
 
 def test_the_ends_of_every_range_pass() -> None:
     low = SamplingParams(
-        temperature=0.0, top_p=1e-9, top_k=0, seed=0, max_tokens=1, logprobs=0, stop_token_ids=(0,)
+        temperature=0.0, top_p=0.0, top_k=0, seed=0, max_tokens=1, logprobs=0, stop_token_ids=(0,)
     )
     high = SamplingParams(top_p=1.0, seed=2**64 - 1, logprobs=20, stop=("x",) * 16)
     check_sampling(low, 256)
@@ -138,6 +138,11 @@ def test_without_a_seed_every_request_draws_its_own() -> None:
     seeds = {submission_of(SamplingParams()).sampling.seed for _ in range(8)}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_a_nucleus_of_no_probability_is_the_likeliest_token() -> None:
+    made = submission_of(SamplingParams(temperature=0.8, top_p=0)).sampling
+    assert (made.temperature, made.top_p) == (0, 1)
 
 
 class EndsAt7(ByteTokenizer):

@@ -205,7 +205,7 @@ async def test_what_cannot_fit_the_context_is_refused_without_encoding_it(
 ) -> None:
     models = HeldTokenizerModels()
     async with handling(models) as handler:
-        with pytest.raises(PromptTooLong, match="65536 fit this model's context of 512") as caught:
+        with pytest.raises(PromptTooLong, match="at most 65536 can fit: .* 512 tokens") as caught:
             await handler.tokenize(MODEL, prompt)
         assert (caught.value.param, models.tokenizer.seen) == (param, 0)
 
@@ -214,7 +214,7 @@ async def test_a_text_of_many_tokens_is_refused_after_its_first_piece() -> None:
     models = HeldTokenizerModels()
     models.tokenizer.go.set()
     async with handling(models) as handler:
-        with pytest.raises(PromptTooLong, match="context holds 512"):
+        with pytest.raises(PromptTooLong, match="context length is 512 tokens"):
             await handler.tokenize(MODEL, "x" * 65_000)
         assert models.tokenizer.seen < 65_000
         with pytest.raises(PromptTooLong):

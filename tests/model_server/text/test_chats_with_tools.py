@@ -9,7 +9,25 @@ import pytest
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
 from model_server.text.dialect import AnswerDialect, dialect_of
-from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
+from sax.call_form import (
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    GEMMA,
+    HERMES,
+    JSON_LIST,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_LIST,
+)
+from sax.chat import (
+    THINKING_TOKENS,
+    ChatOptions,
+    Message,
+    ReasoningParser,
+    Tool,
+    ToolCall,
+    ToolParser,
+)
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
 
@@ -68,13 +86,11 @@ def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
 
 
 @each_case("options, messages, param", [
-        (WITH_TOOLS, [ASK], "tools"),
-        (ChatOptions(), [ASK, CALLED], "messages"),
         (ChatOptions(chat_template_kwargs='{"enable_thinking": 1}'), [ASK],
          "chat_template_kwargs.enable_thinking"),
         (ChatOptions(chat_template_kwargs='{"messages": []}'), [ASK],
          "chat_template_kwargs.messages"),
-        (ChatOptions(chat_template_kwargs='{"reasoning_effort": "low"}'), [ASK],
+        (ChatOptions(chat_template_kwargs='{"reasoning_effort": "most"}'), [ASK],
          "reasoning_effort"),
     ])  # fmt: skip
 def test_what_a_template_does_not_take_is_refused_by_name(
@@ -128,6 +144,15 @@ def test_no_reasoning_is_no_reasoning_as_the_template_has_it() -> None:
     assert render("plain", options=none) == "plain"
 
 
+def test_an_effort_without_a_word_in_the_template_is_no_variable_of_it() -> None:
+    for effort in THINKING_TOKENS:
+        options = ChatOptions(chat_template_kwargs=f'{{"reasoning_effort": "{effort}"}}')
+        assert render("plain", options=options) == "plain"
+        assert render("{{ reasoning_effort }}", options=options) == effort
+    low = ChatOptions(chat_template_kwargs='{"reasoning_effort": "low"}')
+    assert render("{{ enable_thinking }}", options=low) == "", "only none says that"
+
+
 @each_case("tool, call", [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))])
 def test_what_is_no_json_is_refused(tool: Tool, call: ToolCall) -> None:
     with pytest.raises(InvalidRequest, match="is no JSON object"):
@@ -151,22 +176,27 @@ def test_a_last_message_is_continued_where_it_ends(content: str, end: str) -> No
     assert made == f"<|x|>user\n{ASK.content}<|x|>\n<|x|>assistant\n{end}"
 
 
-def test_the_dialect_is_told_from_the_template() -> None:
-    deepseek = "<\uff5ctool\u2581calls\u2581begin\uff5c>"
+def test_the_dialect_of_a_template_that_writes_no_calls_is_told_from_its_words() -> None:
     known = {
-        "<tool_call>": AnswerDialect(ToolParser.HERMES),
-        "<tool_call> <think>": AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK),
-        "<tool_call><function=": AnswerDialect(),
-        "[TOOL_CALLS]": AnswerDialect(ToolParser.MISTRAL, older=True),
-        "[TOOL_CALLS] [ARGS]": AnswerDialect(ToolParser.MISTRAL),
-        '<|start_header_id|> "parameters": dictionary': AnswerDialect(ToolParser.LLAMA3),
-        "<|python_tag|>": AnswerDialect(ToolParser.LLAMA3),
-        "<start_of_turn> tools": AnswerDialect(ToolParser.GEMMA),
-        f"{deepseek} ```json": AnswerDialect(ToolParser.DEEPSEEK, older=True),
-        deepseek: AnswerDialect(ToolParser.DEEPSEEK),
-        "<|start|><|channel|>": AnswerDialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS),
-        "<|im_start|>": AnswerDialect(),
+        "tools <tool_call>": ("hermes", "none", HERMES),
+        "tools <tool_call> <think>": ("hermes", "think", HERMES),
+        "tools <tool_call><function=": ("learnt", "none", JSON_LIST),
+        "tools [TOOL_CALLS]": ("mistral", "none", MISTRAL_LIST),
+        "tools [TOOL_CALLS] [ARGS]": ("mistral", "none", MISTRAL),
+        'tools "parameters": dictionary': ("llama3", "none", LLAMA3),
+        "tools <|python_tag|>": ("llama3", "none", LLAMA3),
+        "tools <start_of_turn>": ("gemma", "none", GEMMA),
+        f"tools {DEEPSEEK.mark} ```json": ("deepseek", "none", DEEPSEEK_FENCED),
+        f"tools {DEEPSEEK.mark}": ("deepseek", "none", DEEPSEEK),
+        "xml_tools": ("learnt", "none", JSON_LIST),
+        "<|start|><|channel|>": ("gpt_oss", "gpt_oss", None),
+        "<|im_start|>": ("hermes", "none", HERMES),
     }
-    assert {source: dialect_of(source) for source in known} == known
-    assert dialect_of("<tool_call><think>", "none", "none") == AnswerDialect()
-    assert dialect_of("", "hermes", "think") == known["<tool_call> <think>"]
+    for source, told in known.items():
+        made = dialect_of(source)
+        assert (made.tools, made.reasoning, made.calls) == told, source
+    nothing = dialect_of("tools <tool_call><think>", tools="none", reasoning="none")
+    assert nothing == AnswerDialect()
+    assert dialect_of("", tools="hermes", reasoning="think") == AnswerDialect(
+        ToolParser.HERMES, ReasoningParser.THINK, HERMES
+    )

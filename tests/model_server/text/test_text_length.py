@@ -31,7 +31,7 @@ def test_more_bytes_than_the_bound_are_refused_with_both_numbers(context: int) -
     most = most_bytes(BYTES, context)
     assert most >= LEAST_BYTES
     check_bytes("x" * most, BYTES, context, "prompt")
-    with pytest.raises(PromptTooLong, match=f"^prefix has {most + 1} bytes; at most {most} "):
+    with pytest.raises(PromptTooLong, match=f"^prefix has {most + 1} bytes, .* at most {most} "):
         check_bytes("x" * (most + 1), BYTES, context, "prefix")
 
 
@@ -42,7 +42,7 @@ def test_pieces_stop_at_the_one_that_shows_it() -> None:
         seen.append(len(text))
         return BYTES.encode(text)
 
-    with pytest.raises(PromptTooLong, match="this model's context holds 70000"):
+    with pytest.raises(PromptTooLong, match="this model's maximum context length is 70000 tokens"):
         check_pieces("x" * 1_000_000, encode, 70_000, "prompt")
     assert sum(seen) < 110_000
 

@@ -220,6 +220,7 @@ OPTIONS = st.builds(
     tools=st.lists(st.builds(Tool, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
     tool_choice=st.sampled_from(["auto", "none", "required", "function"]),
     tool_name=TEXT,
+    allowed_tools=st.lists(TEXT, max_size=2).map(tuple),
     parallel_tool_calls=st.booleans(),
     chat_template_kwargs=TEXT,
     add_generation_prompt=st.booleans(),
@@ -273,6 +274,8 @@ CHUNKS = st.builds(
     ).map(tuple),
     version=VERSION | st.just(""),
     answer_format=FORMATS,
+    reasoning_tokens=I32,
+    schema_violation=TEXT,
 )
 
 
@@ -299,7 +302,7 @@ def test_a_canarys_share_survives_the_wire(share: CanaryShare | None) -> None:
 def test_a_published_model_survives_the_wire(
     spec: ModelSpec, replicas: tuple[ReplicaStatus, ...], methods: tuple[str, ...]
 ) -> None:
-    model = PublishedModel(spec, replicas, methods)
+    model = PublishedModel(spec, replicas, methods, published_at_s=1.5)
     msg = encode_published(model)
     assert decode_published(msg) == model
     assert list(msg.modelet_addresses) == [r.address for r in replicas if r.address]

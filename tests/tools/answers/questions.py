@@ -29,6 +29,7 @@ BASES: dict[RequestRoute, dict[str, Any]] = {
     R.CHAT: {**_TINY, "messages": _SAID, **_SEEDED},
     R.COMPLETIONS: {"model": "smollm2", "prompt": _TEXT, **_SEEDED},
     R.RESPONSES: {**_TINY, "input": "Hi", "seed": 7, "max_output_tokens": 4},
+    R.CONVERSATIONS: {"items": [{"role": "user", "content": "Hi"}]},
     R.MESSAGES: {**_TINY, "messages": _SAID, "max_tokens": 4, "top_k": 1},
     R.COUNT_TOKENS: {**_TINY, "messages": _SAID},
     R.OLLAMA_CHAT: {**_TINY, "messages": _SAID, "stream": False},

@@ -10,6 +10,7 @@ from tests.demo_model import ROOT
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".cache" / "clients"
+NPM = ENVIRONMENTS / "npm" / "node_modules" / ".bin"  # programs of npm's packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class ClientProgram:
     name: str  # as its makers write it
     program: str  # in programs/, without "with_" and ".py"
     environment: str = "clients"  # the group of pyproject.toml that it is installed by
+    agent: str = ""  # of `sax launch`, whose program npm installs; the checks only start it
 
     @property
     def path(self) -> Path:
@@ -28,6 +30,10 @@ class ClientProgram:
     def python(self) -> Path:
         """Its Python, which is there once `make clients` has installed it."""
         return ENVIRONMENTS / self.environment / "bin" / "python"
+
+    @property
+    def installed(self) -> bool:
+        return self.python.exists() and (not self.agent or (NPM / self.agent).exists())
 
     def checks(self) -> dict[str, str]:
         """The names of its checks, and what each runs, read from the program's text."""
@@ -49,4 +55,8 @@ CLIENTS = (
     ClientProgram("lm-eval", "lm_eval"),
     ClientProgram("aiperf", "aiperf", "clients-aiperf"),
     ClientProgram("schemathesis", "schemathesis", "clients-schemathesis"),
+    ClientProgram("claude-code", "claude_code", agent="claude"),
+    ClientProgram("codex", "codex", agent="codex"),
+    ClientProgram("opencode", "opencode", agent="opencode"),
+    ClientProgram("qwen-code", "qwen_code", agent="qwen"),
 )

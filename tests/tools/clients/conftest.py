@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
+from sax.cli.main import app
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
 from tests.end_to_end.conftest import FLAGS
 from tests.end_to_end.tool_template import TEMPLATE
-from tests.tools.clients.clients import CLIENTS, HERE, ClientProgram
+from tests.processes import free_ports
+from tests.tools.clients.clients import CLIENTS, HERE, NPM, ClientProgram
 from tests.tools.clients.record import PASSED, CheckResult, write_record
 
 TOOLS_MODEL = "/sax/test/tools"
@@ -42,9 +48,54 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, clients_cell: Cell) -> P
 
 
 @pytest.fixture(scope="session")
-def environ(clients_cell: Cell, tokenizer: Path) -> dict[str, str]:
+def scripted_url() -> Iterator[str]:
+    """A gateway whose model plays an agent's part."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "tests.tools.clients.scripted", "--port", str(port)]
+    with subprocess.Popen(command) as process:
+        url = f"http://127.0.0.1:{port}"
+        try:
+            _wait_for(f"{url}/healthz")
+            yield url
+        finally:
+            process.terminate()
+
+
+def _wait_for(url: str, within_s: float = 60) -> None:
+    end = time.monotonic() + within_s
+    while True:
+        try:
+            httpx.get(url).raise_for_status()
+        except httpx.TransportError:
+            assert time.monotonic() < end, f"{url} does not answer"
+            time.sleep(0.2)
+        else:
+            return
+
+
+@pytest.fixture(scope="session")
+def agents(tmp_path_factory: pytest.TempPathFactory, scripted_url: str) -> dict[str, str]:
+    """Variable -> a script that starts an agent as `sax launch` prints it, in a home of its own."""
+    folder = tmp_path_factory.mktemp("agents")
+    made: dict[str, str] = {}
+    for name in (client.agent for client in CLIENTS if client.agent):
+        printed = CliRunner().invoke(app, ["launch", name, "--url", scripted_url, "--print"])
+        *exports, command = printed.stdout.splitlines()
+        home = [f"export HOME={folder}", f'export PATH={NPM}:"$PATH"']
+        script = folder / f"{name}.sh"
+        script.write_text(
+            "\n".join(["#!/bin/sh", *home, *exports, f'exec {command} "$@" </dev/null'])
+        )
+        script.chmod(0o755)
+        made[f"SAX_CLIENTS_{name.upper()}"] = str(script)
+    return made
+
+
+@pytest.fixture(scope="session")
+def environ(clients_cell: Cell, tokenizer: Path, agents: dict[str, str]) -> dict[str, str]:
     return {
         **os.environ,
+        **agents,
         "NO_PROXY": "127.0.0.1",
         "SAX_CLIENTS_URL": clients_cell.url,
         "SAX_CLIENTS_MODEL": SMOLLM2,

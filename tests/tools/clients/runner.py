@@ -46,7 +46,8 @@ def _run(check: Callable[[], None]) -> str:
 def main(path: str) -> None:
     with os.fdopen(int(os.environ["SAX_CLIENTS_REPLY"]), "w") as reply:
         program = _loaded(path)
-        version = importlib.metadata.version(program.PACKAGE)
+        package = getattr(program, "PACKAGE", "")  # of Python, else the program says its version
+        version = importlib.metadata.version(package) if package else program.VERSION
         for check in checks(program):
             told = {"check": check.__name__, "version": version, "failure": _run(check)}
             reply.write(json.dumps(told) + "\n")

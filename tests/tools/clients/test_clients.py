@@ -25,7 +25,7 @@ CHECKS = [
 def test_an_unmodified_client_works(
     client: ClientProgram, check: str, request: pytest.FixtureRequest
 ) -> None:
-    if not client.python.exists():
+    if not client.installed:
         pytest.skip(f"{client.name} is not installed: make clients")
     outcome: Run = request.getfixturevalue("outcome")
     result = outcome(client)[check].result

@@ -89,7 +89,10 @@ async def test_what_cannot_be_honoured_is_refused_by_name(
     "failure, status",
     [
         (InvalidRequest("is a language model and does not serve lm.embed", param="model"), 400),
-        (PromptTooLong("input 0 has 600 tokens and this model reads at most 512"), 400),
+        (
+            PromptTooLong("this model's maximum context length is 512 tokens"),
+            400,
+        ),
         (QueueFull("full", retry_after_s=2), 429),
         (NotLoaded("gone"), 503),
     ],

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from http_gateway.openai.divided_text import divided_by
 from http_gateway.openai.responses.answer import ResponseAnswer
+from http_gateway.openai.responses.open_item import ReasoningStyle, unsealed
+from http_gateway.openai.responses.tools import CalledTool
 from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.types import TokenChunk, TokenLogprob
+from tests.each_case import each_case
 from tests.http_gateway.dialects import test_answer_parser as dialect
 
 HEAD = {"id": "resp_1", "object": "response", "store": False}
@@ -70,6 +73,58 @@ def folded(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             case _:
                 pass
     return items
+
+
+def written_by(kind: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A whole item of a type, and the events of its text, of an answer in single letters."""
+    text = (
+        "<think>Let me see.</think>"
+        '<tool_call>{"name": "crm__note", "arguments": {"input": "a \\"b\\"\\n"}}</tool_call>'
+        '<tool_call>{"name": "crm__find", "arguments": {}}</tool_call>'
+    )
+    called = {
+        "crm__note": CalledTool("note", "crm", custom=True),
+        "crm__find": CalledTool("find", "crm"),
+    }
+    answer = ResponseAnswer(
+        HEAD, Shape(tools=(*called,)), called, ReasoningStyle(summary=True, sealed=True)
+    )
+    events = streamed(answer, chunks([*text], HERMES))
+    (item,) = [each for each in events[-1]["response"]["output"] if each["type"] == kind]
+    return item, [each for each in events if each.get("item_id") == item["id"]]
+
+
+def test_reasoning_is_told_as_its_summary_and_kept_sealed():
+    item, events = written_by("reasoning")
+    assert (item["summary"], item["content"]) == (
+        [{"type": "summary_text", "text": "Let me see."}],
+        [],
+    )
+    assert unsealed(item["encrypted_content"]) == "Let me see."
+    assert {event["type"].removeprefix("response.reasoning_summary_") for event in events} == {
+        *("part.added", "text.delta", "text.done", "part.done")
+    }
+    assert {event["summary_index"] for event in events} == {0}
+
+
+def test_a_call_of_a_custom_tool_tells_its_input():
+    item, events = written_by("custom_tool_call")
+    assert (item["name"], item["namespace"], item["input"]) == ("note", "crm", 'a "b"\n')
+    *deltas, done = events
+    assert done["type"] == "response.custom_tool_call_input.done"
+    assert len(deltas) > 3
+    assert "".join(delta["delta"] for delta in deltas) == done["input"] == item["input"]
+
+
+def test_a_call_of_a_namespace_has_the_name_of_its_tool():
+    item, events = written_by("function_call")
+    assert (item["name"], item["namespace"], item["arguments"]) == ("find", "crm", "{}")
+    assert events[-1]["name"] == "find"
+
+
+@each_case("content", ["", "x", "sax1.", "sax1.???", "sax1.gA=="])
+def test_what_another_server_sealed_is_not_read(content: str):
+    assert unsealed(content) == ""
 
 
 def plain(item: dict[str, Any]) -> tuple[str, str, str]:
@@ -187,6 +242,12 @@ def test_an_answer_without_text_is_an_empty_message():
     answer = ResponseAnswer(HEAD, Shape())
     answer.read(TokenChunk("", (1,), finish_reason="stop", completion_tokens=1))
     assert [plain(item) for item in answer.whole()["output"]] == [("message", "", "")]
+
+
+def test_how_an_answer_breaks_its_schema_is_told_in_the_whole_response():
+    answer = ResponseAnswer(HEAD, TOOLS)
+    answer.read(TokenChunk("[1,1]", finish_reason="stop", schema_violation="$: x"))
+    assert answer.whole()["schema_violation"] == "$: x"
 
 
 def test_tokens_of_reasoning_are_counted():

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from http_gateway.openai.responses.conversation import to_conversation
+from http_gateway.openai.responses.open_item import sealed
 from sax.chat import Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
@@ -72,6 +73,41 @@ def test_an_output_may_answer_a_call_of_an_earlier_response():
     assert made[-1] == Message("tool", "Sunny", name="f", tool_call_id="c1")
 
 
+def test_reasoning_comes_from_its_content_else_sealed_else_from_its_summary():
+    summary = [{"type": "summary_text", "text": "S"}]
+    content = [{"type": "reasoning_text", "text": "C"}]
+    for given, read in (
+        ({"summary": summary, "content": content, "encrypted_content": sealed("E")}, "C"),
+        ({"summary": summary, "encrypted_content": sealed("E")}, "E"),
+        ({"summary": summary, "encrypted_content": "of another server"}, "S"),
+        ({"encrypted_content": "of another server"}, ""),
+    ):
+        made = to_conversation(
+            "", [{"type": "reasoning", **given}, {"role": "user", "content": "x"}]
+        )
+        assert [turn.reasoning for turn in made if turn.role == "assistant"] == [read][: bool(read)]
+
+
+def test_calls_of_custom_tools_and_of_namespaces_have_the_names_that_models_call():
+    custom = {
+        "type": "custom_tool_call",
+        "call_id": "c",
+        "name": "note",
+        "input": "a",
+        "namespace": "crm",
+    }
+    output = {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}
+    asked, told = to_conversation("", [custom, output])
+    assert asked.tool_calls == (ToolCall("c", "crm__note", '{"input": "a"}'),)
+    assert told == Message("tool", "x", name="crm__note", tool_call_id="c")
+
+
+def test_a_refusal_and_a_phase_that_are_sent_back_are_read():
+    part = {"type": "refusal", "refusal": "No."}
+    said = {"role": "assistant", "phase": "final_answer", "content": [part]}
+    assert to_conversation("", [said]) == (Message("assistant", "No."),)
+
+
 @each_case(
     "item, param",
     [
@@ -84,9 +120,9 @@ def test_an_output_may_answer_a_call_of_an_earlier_response():
         ({"role": "user", "content": "x", "id": 7}, "input[0].id"),
         ({**CALL, "call_id": ""}, "input[0].call_id"),
         ({**CALL, "name": "no name"}, "input[0].name"),
-        ({**CALL, "arguments": "{"}, "input[0].arguments"),
+        ({**CALL, "arguments": [1]}, "input[0].arguments"),
         (OUTPUT, "input[0].call_id"),
-        ({**THOUGHT, "encrypted_content": "x"}, "input[0].encrypted_content"),
+        ({**THOUGHT, "encrypted_content": 1}, "input[0].encrypted_content"),
         ({**THOUGHT, "summary": "x"}, "input[0].summary"),
     ],
 )

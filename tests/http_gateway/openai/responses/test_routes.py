@@ -77,6 +77,47 @@ async def test_every_field_reaches_the_cell(cell: FakeCell, http: httpx.AsyncCli
     assert said["tools"] == [{**tool, "strict": False}]
 
 
+async def test_what_codex_always_sends_is_answered(cell: FakeCell, http: httpx.AsyncClient):
+    tools = [
+        {"type": "function", "name": "exec_command", "strict": False, "parameters": None},
+        {"type": "namespace", "name": "multi_agent", "description": "sub-agents", "tools": []},
+        {"type": "web_search", "external_web_access": False},
+    ]
+    body = {
+        **ASKED,
+        "stream": True,
+        "store": False,
+        "tools": tools,
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "client_metadata": {"turn_id": "t"},
+        "service_tier": "priority",
+    }
+    reply = await http.post(PATH, json=body)
+    assert reply.headers["x-sax-tools-left-out"] == "web_search"
+    said = events(reply)[-1]["response"]
+    assert [tool["type"] for tool in said["tools"]] == ["function", "namespace"]
+    assert said["reasoning"] == {"effort": None, "summary": "auto"}
+    assert [tool.name for tool in cell.requests[-1].chat.tools] == ["exec_command"]
+
+
+async def test_a_conversation_that_does_not_fit_is_cut_where_that_is_asked_for(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    turns = [{"role": "user", "content": f"{n:0100}"} for n in range(8)]
+    body = {**ASKED, "input": turns, "instructions": "s", "max_output_tokens": 3}
+    whole = await http.post(PATH, json=body)
+    assert whole.json()["truncation"] == "disabled"
+    assert len(cell.requests[-1].prompt) == 9
+    cut = await http.post(PATH, json={**body, "truncation": "auto"})
+    assert (cut.json()["truncation"], cut.headers["x-sax-dropped-messages"]) == ("auto", "3")
+    told = [turn.content for turn in cell.requests[-1].prompt if isinstance(turn, Message)]
+    assert told == ["s", *(turn["content"] for turn in turns[3:])]
+
+
 async def test_formats_become_constraints(cell: FakeCell, http: httpx.AsyncClient):
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     for format in (schema, {"type": "json_object"}, {"type": "text"}):
@@ -193,13 +234,13 @@ async def test_an_answer_without_an_end_is_none(cell: FakeCell, http: httpx.Asyn
         ({"tools": [{"type": "function", "name": "f"}] * 2}, "tools[1].name"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+        ({"include": ["reasoning.mood"]}, "include[0]"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_tokens": 2}, "max_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"truncation": "most"}, "truncation"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
         ({"reasoning": {"effort": "most"}}, "reasoning.effort"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),

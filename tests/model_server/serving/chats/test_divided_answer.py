@@ -20,6 +20,7 @@ from model_server.serving.chats.divided_answer import (
 from model_server.serving.chats.rendered_chat import RenderedChat, check_options
 from model_server.text.dialect import AnswerDialect
 from model_server.text.tokenizer import HfTokenizer
+from sax.call_form import HERMES
 from sax.chat import AnswerFormat, ChatOptions, Message, ReasoningParser, Tool, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import GenerateRequest, SamplingParams
@@ -27,7 +28,7 @@ from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.refusals import refusal
 from tests.model_server.serving.chats.test_rendered_chat import LOADED
 
-QWEN = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
+QWEN = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK, HERMES)
 GPT_OSS = AnswerDialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS)
 TOOL = Tool("f", "", '{"type": "object"}')
 OPEN, CLOSED = RenderedChat("user: hi\n<think>\n"), RenderedChat("user: <think>hi</think>\n")
@@ -45,10 +46,13 @@ def loaded(dialect: AnswerDialect) -> Any:
 
 def test_the_format_says_how_the_answer_is_written_and_if_it_reasons_already() -> None:
     told = division_of(request(), loaded(QWEN), OPEN)
-    assert told.format == AnswerFormat("hermes", "think", True)
+    assert told.format == AnswerFormat("hermes", "think", True, HERMES)
     assert told.marks == {"<think>", "</think>", "<tool_call>", "</tool_call>"}
     without = division_of(request(tool_choice="none"), loaded(QWEN), CLOSED)
-    assert without == AnswerDivision(AnswerFormat("none", "think"), {"<think>", "</think>"})  # pyright: ignore[reportArgumentType]
+    assert (without.format, without.marks) == (
+        AnswerFormat("none", "think"),
+        {"<think>", "</think>"},
+    )
 
 
 def test_nothing_is_told_of_other_answers() -> None:

@@ -104,7 +104,7 @@ async def test_an_input_that_cannot_be_read_is_named() -> None:
         (
             ("a" * (CONTEXT + 1),),
             PromptTooLong,
-            "input has 101 tokens and this model reads at most 100",
+            "input has 101 tokens and this model's maximum context length is 100",
         ),
         (("a", "b" * 5000), PromptTooLong, "input 1 has 5000 tokens"),
     ]

@@ -61,6 +61,44 @@ def count() -> None:
     assert counted == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
+def tool_runner() -> None:
+    """`beta.messages.tool_runner` with a thread, which it goes on without"""
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Tells the weather of a city."""
+        return f"It rains in {city}."
+
+    runner = _CLIENT.beta.messages.tool_runner(
+        **{**_FIELDS, "model": _TOOLS_MODEL, "max_tokens": 80},
+        tools=[get_weather],
+        max_iterations=2,
+    )
+    assert all(made.type == "message" for made in runner)
+
+
+def context_management() -> None:
+    """`beta.messages.create` with edits of the context, effort, thinking and cached blocks"""
+    made = _CLIENT.beta.messages.create(
+        **_FIELDS,
+        system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        context_management={"edits": [{"type": "clear_tool_uses_20250919"}]},
+        thinking={"type": "adaptive", "display": "omitted"},
+        output_config={"effort": "low"},
+    )
+    assert made.context_management.applied_edits == []
+    assert made.usage.output_tokens > 0
+
+
+def models() -> None:
+    """`models.list` in pages, and `models.retrieve`"""
+    found = {each.id: each for each in _CLIENT.models.list(limit=1)}
+    assert {_MODEL, _TOOLS_MODEL} <= found.keys()
+    one = found[_MODEL]
+    assert (one.type, one.display_name) == ("model", _MODEL.rpartition("/")[2])
+    assert one.created_at.year >= 1970
+
+
 def errors() -> None:
     """`NotFoundError` for an unknown model"""
     try:

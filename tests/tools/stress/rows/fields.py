@@ -39,6 +39,7 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.OLLAMA_EMBEDDINGS: {"model": SMOLLM2, "prompt": "Hi"},
     RequestRoute.OLLAMA_SHOW: {"model": SMOLLM2},
     RequestRoute.RESPONSES: {"model": SMOLLM2, "input": "Hi"},
+    RequestRoute.CONVERSATIONS: {"items": [{"role": "user", "content": "Hi"}]},
     RequestRoute.BATCHES: {
         **{"input_file_id": "file-1", "endpoint": "/v1/completions"},
         "completion_window": "24h",

@@ -54,7 +54,7 @@ def megabyte_prompts(cell: Cell) -> str:
 def prompts_of_many_tokens(cell: Cell) -> str:
     body = completion(b'"prompt": "%s"' % (b"once upon a time " * 18_000))
     texts, took_s = refusals(cell, "/v1/completions", body, 10)
-    assert all("context holds 2048" in text for text in texts), texts[0][:300]
+    assert all("context length is 2048" in text for text in texts), texts[0][:300]
     return f"400 in {took_s:.2f} s each"
 
 

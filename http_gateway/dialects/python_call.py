@@ -1,4 +1,4 @@
-"""Gemma 3: [name(key=value), ...] at the start of an answer, in a fence of tool_code or without."""
+"""Reads arguments as Python writes them: name(key=value, ...)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import suppress
 
 from http_gateway.dialects.call_object import whole_characters
-from http_gateway.dialects.text_reader import Reading, TextReader
+from http_gateway.dialects.text_reader import TextReader
 
 MOST_CALL = 32 << 10  # characters of one call: some 30 ms
 _DEEPEST = 32  # brackets in one another
@@ -148,69 +148,27 @@ def _dumps(value: object) -> str:
     return whole_characters(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-_FENCE, _CLOSE = "```tool_code", "```"
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_LONGEST = 64
-
-
-def read_gemma(reader: TextReader) -> Reading:
-    yield from reader.blank()
-    fence = yield from reader.literal(_FENCE)
-    yield from reader.blank()
-    listed = yield from reader.literal("[")
-    yield from reader.blank()
-    if (fence or listed) and (yield from _call(reader)):
-        yield from _more_calls(reader, listed=bool(listed))
-        if fence:
-            yield from _closed(reader)
-    else:
-        reader.at = 0  # all of it is content
-    yield from reader.until(())
-
-
-def _more_calls(reader: TextReader, *, listed: bool) -> Reading:
-    """Read the calls behind the first; what is none is left."""
-    while True:
-        reader.forget()
-        yield from reader.blank()
-        if listed and (yield from reader.literal("]")):
-            return
-        yield from reader.literal(",")
-        yield from reader.blank()
-        if not (yield from _call(reader)):
-            reader.at = 0
-            return
-
-
-def _closed(reader: TextReader) -> Reading:
+def read_python(reader: TextReader, name: str, id: str) -> Generator[None, None, bool]:
+    """Read the arguments behind the bracket that was just read, and write the call. False: they are
+    no plain values, and nothing was read."""
     start = reader.at
-    yield from reader.blank()
-    if not (yield from reader.literal(_CLOSE)):
-        reader.at = start
-    else:
-        reader.forget()
-
-
-def _call(reader: TextReader) -> Generator[None, None, bool]:
-    """Read a call; where there is none, nothing is read."""
-    start = reader.at
-    name = yield from reader.matched(_NAME, _LONGEST)
-    if name is None or name[0] not in reader.tools:
-        return False
-    reader.at = name.end()
-    if not (yield from reader.next_is("(")):
-        reader.at = start
-        return False
-    scan, place = PythonScan(), reader.at
+    scan, place = PythonScan(), start - 1
     while True:
         place = scan.end(reader.text, place)
-        if scan.complete or reader.ended or place - reader.at > MOST_CALL:
+        if scan.complete or reader.ended or place - start > MOST_CALL:
             break
         yield
-    arguments = arguments_of(reader.text[reader.at : place], scan.deepest)
+    arguments = arguments_of(reader.text[start - 1 : place], scan.deepest)
     if arguments is None or not scan.complete:
-        reader.at = start
         return False
-    reader.write_call(name[0], arguments)
+    reader.write_call(name, arguments, id)
     reader.at = place
     return True
+
+
+def literal_of(source: str) -> str | None:
+    """Return a plain value of Python as JSON; None: it is none."""
+    scan = PythonScan()
+    scan.end(f"({source})", 0)
+    made = arguments_of(f"(v={source})", scan.deepest)
+    return None if made is None else made.removeprefix('{"v": ').removesuffix("}")

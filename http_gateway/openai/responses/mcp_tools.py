@@ -1,0 +1,138 @@
+"""Tools of MCP servers in /v1/responses: the entries of a body, and what the servers list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.tools import CalledTool, called_name
+from http_gateway.openai.tools import object_at, read_description, read_name, refuse_others
+from sax.chat import Tool
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted
+
+_APPROVALS = ("always", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """A server as a body names it."""
+
+    label: str
+    url: str
+    at: str  # the path of its entry
+    headers: dict[str, str]
+    allowed: frozenset[str] | None  # names of its tools; None: all
+    asks: frozenset[str] | None  # those whose calls need approval; None: all but `free`
+    free: frozenset[str] = frozenset()
+
+    def needs_approval(self, name: str) -> bool:
+        return name not in self.free if self.asks is None else name in self.asks
+
+
+def read_server(entry: Mapping[str, object], at: str) -> McpServer:
+    """Read an entry of the type mcp. Raises InvalidRequest or UnsupportedParameter."""
+    parts = {name: value for name, value in entry.items() if name != "type"}
+    label = read_name(parts.pop("server_label", None), at)
+    url = parts.pop("server_url", None)
+    if not isinstance(url, str):
+        raise UnsupportedParameter(
+            f"{at}.server_url is {quoted(url)}: send the URL of a server; connectors are not here",
+            param=f"{at}.server_url",
+        )
+    read_description(parts.pop("server_description", None), at)  # of the list of tools, for people
+    headers = _headers(parts.pop("headers", None), parts.pop("authorization", None), at)
+    allowed = _names(parts.pop("allowed_tools", None), f"{at}.allowed_tools")
+    asks, free = _approval(parts.pop("require_approval", None), f"{at}.require_approval")
+    refuse_others(parts, at)
+    return McpServer(
+        label=label, url=url, at=at, headers=headers, allowed=allowed, asks=asks, free=free
+    )
+
+
+def _headers(given: object, token: object, at: str) -> dict[str, str]:
+    headers = object_at({} if given is None else given, f"{at}.headers")
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    row = field(RequestRoute.RESPONSES, "tools.headers")
+    row.check(headers, f"{at}.headers")
+    for name, value in headers.items():
+        good = isinstance(value, str) and value.isascii() and value.isprintable()
+        if not good or not name.replace("-", "").isalnum() or not name.isascii():
+            raise InvalidRequest(
+                f"{at}.headers: send names of letters, digits and dashes, and plain texts",
+                param=f"{at}.headers",
+            )
+    return cast("dict[str, str]", headers)
+
+
+def _names(value: object, at: str) -> frozenset[str] | None:
+    """Read a list of names, or an object that holds one. None: it is not there."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        parts = object_at(value, at)
+        value = parts.pop("tool_names", None)
+        refuse_others(parts, at)
+        at = f"{at}.tool_names"
+    names = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidRequest(f"{at}: send a list of names of tools", param=at)
+    return frozenset(map(str, names))
+
+
+def _approval(value: object, at: str) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Return the tools that need approval, None for all but the others."""
+    if value is None or value == "always":
+        return None, frozenset()
+    if value == "never":
+        return frozenset(), frozenset()
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{at}: send {' or '.join(_APPROVALS)}, or an object", param=at)
+    parts = object_at(value, at)
+    asks, free = (_names(parts.pop(name, None), f"{at}.{name}") for name in _APPROVALS)
+    refuse_others(parts, at)
+    return asks, free or frozenset()
+
+
+def listed_item(server: McpServer, tools: list[dict[str, Any]]) -> Item:
+    """Return the item that lists a server's tools. Raises InvalidRequest for a wrong one."""
+    told = [
+        {
+            "name": tool.get("name"),
+            "description": tool.get("description"),
+            "input_schema": tool.get("inputSchema") or {"type": "object"},
+            "annotations": tool.get("annotations"),
+        }
+        for tool in tools
+        if server.allowed is None or tool.get("name") in server.allowed
+    ]
+    return {
+        "id": new_item_id("mcp_list_tools"),
+        "type": "mcp_list_tools",
+        "status": "completed",
+        "server_label": server.label,
+        "tools": told,
+        "error": None,
+    }
+
+
+def offered_by(server: McpServer, item: Mapping[str, Any]) -> list[tuple[Tool, CalledTool]]:
+    """Return the tools of a list as the model is offered them. Raises InvalidRequest."""
+    made: list[tuple[Tool, CalledTool]] = []
+    for tool in cast("list[dict[str, Any]]", item.get("tools") or []):
+        name = read_name(tool.get("name"), server.at)
+        if server.allowed is not None and name not in server.allowed:
+            continue
+        schema = json.dumps(tool.get("input_schema") or {"type": "object"}, ensure_ascii=False)
+        field(RequestRoute.RESPONSES, "tools.parameters").check_text(schema, server.at)
+        full = read_name(called_name(name, server.label), server.at)
+        about = read_description(tool.get("description"), server.at)
+        told = CalledTool(name, server=server.label, approval=server.needs_approval(name))
+        made.append((Tool(full, about, schema), told))
+    return made

@@ -1,0 +1,221 @@
+"""Formats of a call's arguments, as a CallForm writes them. Pure.
+
+The schema is enforced where a value is JSON. A text that stands between marks is any text up to the
+closing one, or one of its enum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from model_server.text.dialect import types_of
+from sax.call_form import Arguments, CallForm
+
+Format = dict[str, Any]
+_ANY: Format = {"type": "any_text"}
+_KEY: Format = {"type": "regex", "pattern": r"[A-Za-z_][A-Za-z0-9_.-]{0,63}"}
+_PLAIN = frozenset(
+    {
+        *("type", "properties", "required", "additionalProperties", "$defs", "definitions"),
+        *("title", "description", "$schema"),
+    }
+)
+_DEEPEST = 3  # values of any kind in one another, where texts have quotes of their own
+
+
+def const(text: str) -> Format:
+    return {"type": "const_string", "value": text}
+
+
+def tag(begin: str, content: Format, end: str) -> Format:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def in_row(*parts: Format) -> Format:
+    return {"type": "sequence", "elements": [p for p in parts if p != const("")] or [const("")]}
+
+
+def either(*parts: Format) -> Format:
+    return {"type": "or", "elements": list(parts)}
+
+
+def _json(schema: Any) -> Format:
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _listed(one: Format, separator: str) -> Format:
+    return {
+        "type": "tags_with_separator",
+        "tags": [tag("", one, "")],
+        "separator": separator,
+    }
+
+
+def arguments_format(form: CallForm, schema: dict[str, Any]) -> Format:
+    """Return the format of arguments that match the schema of an object."""
+    match form.arguments:
+        case Arguments.PAIRS:
+            return _members(schema, _Pairs(form, schema), form.comma)
+        case Arguments.PYTHON:
+            return _members(schema, _Keywords(form, schema), form.comma or ", ")
+        case Arguments.LOOSE:
+            return _Loose(form, schema).object(schema)
+        case _:
+            return _json(schema)
+
+
+def _members(schema: Mapping[str, Any], style: _Style, separator: str) -> Format:
+    """Return the pairs of an object: required ones, and others or none of them."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not schema.keys() <= _PLAIN:
+        if schema.get("additionalProperties") is False and schema.keys() <= _PLAIN:
+            return const("")
+        return _listed(style.any_pair(), separator)
+    items = cast("dict[str, Any]", properties).items()
+    required = frozenset(cast("Iterable[str]", schema.get("required", ())))
+    pairs = {key: style.pair(key, value) for key, value in items}
+    if not separator:
+        return in_row(
+            *(pair if key in required else either(pair, const("")) for key, pair in pairs.items())
+        )
+    return _separated(pairs, [key for key in pairs if key in required], separator)
+
+
+def _separated(pairs: Mapping[str, Format], required: list[str], separator: str) -> Format:
+    """Return pairs in their order, with a separator before each but the first one written."""
+    behind = {
+        key: in_row(const(separator), pair)
+        if key in required
+        else either(in_row(const(separator), pair), const(""))
+        for key, pair in pairs.items()
+    }
+    names = list(pairs)
+    firsts = names.index(required[0]) + 1 if required else len(names)
+    begun = [
+        in_row(pairs[name], *(behind[other] for other in names[place + 1 :]))
+        for place, name in enumerate(names[:firsts])
+    ]
+    options = begun if required else [*begun, const("")]
+    return options[0] if len(options) == 1 else either(*options)
+
+
+class _Style:
+    """How a form writes a key with its value."""
+
+    def __init__(self, form: CallForm, root: dict[str, Any]) -> None:
+        """root: the schema that references point into."""
+        self.form = form
+        self.root = root
+        self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+
+    def pair(self, key: str, schema: Any) -> Format:
+        raise NotImplementedError
+
+    def any_pair(self) -> Format:
+        """Return any key with any value."""
+        raise NotImplementedError
+
+    def json(self, schema: Any) -> Format:
+        """Return a value as JSON, or a word of Python for one that is true, false or null."""
+        types = types_of(schema, self.root)
+        if self.form.python_words and types <= {"boolean", "null"} and isinstance(schema, dict):
+            words = {"boolean": ("True", "False", "true", "false"), "null": ("None", "null")}
+            if not {"enum", "const"} & cast("dict[str, Any]", schema).keys():
+                return either(*(const(word) for kind in sorted(types) for word in words[kind]))
+        if not isinstance(schema, dict):
+            return _json(schema)
+        return _json({**cast("dict[str, Any]", schema), **self._definitions})
+
+    def texts(self, schema: Any) -> list[str]:
+        """Return the texts of an enum of nothing else."""
+        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        given: Any = [parts["const"]] if "const" in parts else parts.get("enum")
+        values = cast("list[Any]", given) if isinstance(given, list) else []
+        return [str(v) for v in values] if all(isinstance(v, str) for v in values) else []
+
+
+class _Pairs(_Style):
+    def pair(self, key: str, schema: Any) -> Format:
+        form, types = self.form, types_of(schema, self.root)
+        begin = form.pair + key
+        if form.quoted:
+            return tag(begin + form.behind_key("string"), self.json(schema), form.close)
+        options: list[Format] = []
+        if "string" in types:
+            options.append(self._text(begin + form.behind_key("string"), schema))
+        others = sorted(types - {"string"})
+        if len(form.colon) > 1 or "string" not in types:
+            options += self._typed(begin, schema, others)
+        return options[0] if len(options) == 1 else either(*options)
+
+    def _text(self, begin: str, schema: Any) -> Format:
+        if known := self.texts(schema):
+            return tag(begin, either(*map(const, known)), self.form.close)
+        return tag(begin, _ANY, self.form.close)
+
+    def _typed(self, begin: str, schema: Any, types: list[str]) -> list[Format]:
+        """Return the values that are no texts, by what stands before them."""
+        colons = {kind: self.form.behind_key(kind) for kind in types}
+        if len(set(colons.values())) == 1 and types_of(schema, self.root) == set(types):
+            return [tag(begin + colons[types[0]], self.json(schema), self.form.close)]
+        return [
+            tag(begin + colon, self.json({"allOf": [schema, {"type": kind}]}), self.form.close)
+            for kind, colon in colons.items()
+        ]
+
+    def any_pair(self) -> Format:
+        text = tag(self.form.behind_key("string"), _ANY, self.form.close)
+        return in_row(const(self.form.pair), _KEY, text)
+
+
+class _Keywords(_Style):
+    def pair(self, key: str, schema: Any) -> Format:
+        return in_row(const(f"{key}="), self.json(schema))
+
+    def any_pair(self) -> Format:
+        return in_row(_KEY, const("="), _json({}))
+
+
+class _Loose(_Style):
+    def __init__(self, form: CallForm, root: dict[str, Any], depth: int = 0) -> None:
+        super().__init__(form, root)
+        self._depth = depth
+
+    def object(self, schema: Mapping[str, Any]) -> Format:
+        inner = _Loose(self.form, self.root, self._depth + 1)
+        return in_row(const("{"), _members(schema, inner, ","), const("}"))
+
+    def pair(self, key: str, schema: Any) -> Format:
+        return in_row(const(f"{key}:"), self._value(schema))
+
+    def any_pair(self) -> Format:
+        return in_row(_KEY, const(":"), self._value({}))
+
+    def _value(self, schema: Any) -> Format:
+        types = types_of(schema, self.root)
+        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        deep = self._depth >= _DEEPEST
+        options = [
+            *([self._text(schema)] if "string" in types else []),
+            *([self._array(parts)] if "array" in types and not deep else []),
+            *([self.object(parts)] if "object" in types and not deep else []),
+        ]
+        if scalars := sorted(types & {"number", "boolean", "null"}):
+            only = types == set(scalars)
+            plain = schema if only else {"type": scalars}
+            if not only and isinstance(parts.get("type"), list) and "integer" in parts["type"]:
+                plain = {"type": [*(set(scalars) - {"number"}), "integer"]}
+            options.append(self.json(plain))
+        return options[0] if len(options) == 1 else either(*options or [self._text({})])
+
+    def _text(self, schema: Any) -> Format:
+        quote = self.form.quote
+        if known := self.texts(schema):
+            return either(*(const(quote + text + quote) for text in known))
+        return tag(quote, _ANY, quote)
+
+    def _array(self, parts: Mapping[str, Any]) -> Format:
+        inner = _Loose(self.form, self.root, self._depth + 1)
+        items = inner._value(parts.get("items", {}))
+        return in_row(const("["), _listed(items, ","), const("]"))

@@ -1,0 +1,92 @@
+"""Records the golden conversations with calls, as public chat templates render them.
+
+    make templates && python -m tests.tools.templates
+
+Writes tests/golden/calls.json: by family, the turn of calls that its template writes and the forms
+that were learnt from it. The templates themselves are their authors' and stay in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from tests.model_server.text.public_templates import FOLDER, PublicTemplate
+
+GOLDEN = Path("tests/golden/calls.json")
+FAMILIES = {
+    "hermes": "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+    "qwen2.5": "Qwen-Qwen2.5-7B-Instruct",
+    "qwen3": "Qwen-Qwen3-0.6B",
+    "qwen3-coder": "Qwen3-Coder",
+    "qwen3.5": "Qwen3.5-4B",
+    "llama3": "meta-llama-Llama-3.1-8B-Instruct",
+    "llama4": "trl-internal-testing-tiny-Llama4ForCausalLM",
+    "mistral-7b-v0.3": "mistralai-Mistral-7B-Instruct-v0.3",
+    "mistral-nemo": "mistralai-Mistral-Nemo-Instruct-2407",
+    "mistral-small-3.2": "Mistral-Small-3.2-24B-Instruct-2506",
+    "ministral-3": "mistralai-Ministral-3-14B-Reasoning-2512",
+    "functiongemma": "unsloth-functiongemma-270m-it",
+    "gemma4": "google-gemma-4-31B-it",
+    "deepseek-r1-0528": "trl-internal-testing-tiny-DeepseekV3ForCausalLM-0528",
+    "deepseek-v3.1": "deepseek-ai-DeepSeek-V3.1",
+    "deepseek-v3.2": "deepseek-ai-DeepSeek-V3.2",
+    "deepseek-v4": "deepseek-ai-DeepSeek-V4",
+    "glm-4.5": "zai-org-GLM-4.5-Air",
+    "glm-4.7": "GLM-4.7-Flash",
+    "glm-5": "zai-org-GLM-5",
+    "glm-5.2": "zai-org-GLM-5.2",
+    "kimi-k2": "moonshotai-Kimi-K2-Instruct-0905",
+    "kimi-k2-thinking": "moonshotai-Kimi-K2-Thinking",
+    "kimi-k3": "Kimi-K3",
+    "minimax-m2": "MiniMax-M2",
+    "seed-oss": "ByteDance-Seed-OSS",
+    "nemotron-super": "nvidia-Llama-3_3-Nemotron-Super-49B-v1_5",
+    "nemotron-3": "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "command-r7b": "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+    "command-a": "CohereLabs-command-a-plus-05-2026-w4a4",
+    "granite-3": "ibm-granite-granite-3.3-2B-Instruct",
+    "granite-4": "ibm-granite-granite-4.0",
+    "phi-4-mini": "microsoft-Phi-4-mini-reasoning",
+    "hunyuan": "tencent-Hunyuan-7B-Pretrain",
+    "hy3": "tencent-Hy3",
+    "ling-3": "inclusionai-ling-3.0-flash",
+    "longcat": "meituan-longcat-LongCat-2.0",
+    "step-3.5": "StepFun3.5-Flash",
+    "step3": "stepfun-ai-step3",
+    "lfm2": "LFM2-8B-A1B",
+    "gpt-oss": "openai-gpt-oss-120b",
+    "smollm3": "HuggingFaceTB-SmolLM3-3B@3e0e27",
+    "olmo-3": "allenai-Olmo-3-7B-Instruct",
+    "apertus": "Apertus-8B-Instruct",
+    "exaone-4": "LGAI-EXAONE-EXAONE-4.0-32B",
+    "mimo": "XiaomiMiMo-MiMo-V2-Flash",
+    "minicpm5": "openbmb-MiniCPM5-1B",
+    "solar-open": "upstage-Solar-Open-100B",
+    "jamba": "ai21labs-Jamba-tiny-dev",
+}
+
+# Of vocabularies, where no template has them.
+CONTROL_TOKENS = {"lfm2": ("<|tool_call_start|>",), "phi-4-mini": ("<|tool_call|>",)}
+
+
+def main() -> None:
+    told = {}
+    for family, name in FAMILIES.items():
+        source = (FOLDER / f"{name}.jinja").read_text()
+        template = PublicTemplate(source, CONTROL_TOKENS.get(family, ()))
+        dialect = asdict(template.dialect)
+        told[family] = {
+            "turn": template.turn(),
+            "calls": template.calls,
+            "dialect": {**dialect, "calls": template.dialect.calls},
+        }
+    text = json.dumps(json.loads(msgspec.json.encode(told)), indent=1, ensure_ascii=False)
+    GOLDEN.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
