@@ -30,9 +30,6 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
     "web_search_options": (),
     "chat_template": (),
 }
-COMPLETION_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "suffix": ("",),
-}
 # Why these hold nothing else.
 CHAT_REMARKS = {
     "echo": "A chat has no text of its own.",

@@ -88,12 +88,27 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
         _check_beside_images(reply)
     if reply.echo and is_chat(request.prompt):
         raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
+    if reply.suffix is not None:
+        _check_suffix(request)
     if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
         raise InvalidRequest(
             "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "
             "prompt_logprobs",
             param="max_tokens",
         )
+
+
+def _check_suffix(request: GenerateRequest) -> None:
+    reply = request.reply
+    if not isinstance(request.prompt, str):
+        raise InvalidRequest("suffix goes with a prompt that is one text", param="suffix")
+    for name in ("echo", "truncate_prompt_tokens", "prompt_logprobs"):
+        if (value := getattr(reply, name)) is not None and value is not False:
+            raise UnsupportedParameter(
+                f"with suffix, the prompt is two texts between marks, of which {name} would tell "
+                f"or cut one: leave out {name}, or suffix",
+                param=name,
+            )
 
 
 def _check_beside_images(reply: ReplyOptions) -> None:
