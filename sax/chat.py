@@ -3,7 +3,7 @@ of the answer is divided into reasoning, content and calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -32,6 +32,19 @@ class ReasoningParser(StrEnum):
     NONE = "none"
     THINK = "think"  # <think>...</think>, or other marks that the template writes
     GPT_OSS = "gpt_oss"  # harmony's analysis channel
+
+
+# Efforts of reasoning -> the most tokens of it (None: no limit) where the model's template has no
+# word for efforts.
+THINKING_TOKENS: Mapping[str, int | None] = {
+    "none": 0,
+    "minimal": 256,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": None,
+    "max": None,
+}
 
 
 class ToolChoice(StrEnum):

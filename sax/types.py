@@ -423,6 +423,9 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     answer_format: AnswerFormat | None = None  # in the first chunk, if the chat is to be divided
     queue_s: float = 0.0  # with the first token: seconds in the queue; 0: not known
     traceparent: str = ""  # with the first token: the answer's span, if the request is traced
+    reasoning_tokens: int = 0  # so far, among the completion's; counted of divided answers alone
+    # In the last chunk: how a finished answer breaks its schema, by what no grammar could hold.
+    schema_violation: str = ""
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""

@@ -74,6 +74,7 @@ class AnthropicMessage(msgspec.Struct, tag_field="type", tag="message"):
     stop_sequence: str | None
     usage: AnthropicUsage
     role: Literal["assistant"] = "assistant"
+    schema_violation: str | UnsetType = UNSET
     context_management: ContextManagement | UnsetType = UNSET
 
 
@@ -116,6 +117,7 @@ class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
 class MessageEnd(msgspec.Struct):
     stop_reason: StopReason | None
     stop_sequence: str | None
+    schema_violation: str | UnsetType = UNSET  # how it breaks its schema, by what no grammar holds
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
@@ -277,13 +279,20 @@ class MessageAnswer:
 
     def _message(self, content: list[ContentBlock], end: MessageEnd) -> AnthropicMessage:
         return AnthropicMessage(
-            self.id, self._model, content, end.stop_reason, end.stop_sequence, self._usage()
+            self.id,
+            self._model,
+            content,
+            end.stop_reason,
+            end.stop_sequence,
+            self._usage(),
+            schema_violation=end.schema_violation,
         )
 
     def _end(self) -> MessageEnd:
         said = self.answer.stop_reason
         sequence = said if isinstance(said, str) else None
-        return MessageEnd(self._stop_reason(sequence), sequence)
+        violation = self.answer.schema_violation or UNSET
+        return MessageEnd(self._stop_reason(sequence), sequence, violation)
 
     def _stop_reason(self, sequence: str | None) -> StopReason:
         if self.answer.finish_reason == "length":

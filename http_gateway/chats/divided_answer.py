@@ -17,6 +17,8 @@ class DividedAnswer:
         self.prompt_tokens = 0
         self.cached_tokens = 0  # of the prompt
         self.completion_tokens = 0
+        self.reasoning_tokens = 0  # among them
+        self.schema_violation = ""  # how a finished answer breaks its schema
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
 
@@ -48,4 +50,6 @@ class DividedAnswer:
         if chunk.prompt_tokens:
             self.prompt_tokens, self.cached_tokens = chunk.prompt_tokens, chunk.cached_tokens
         self.completion_tokens = chunk.completion_tokens
+        self.reasoning_tokens = chunk.reasoning_tokens
+        self.schema_violation = chunk.schema_violation
         self.finish_reason, self.stop_reason = chunk.finish_reason, chunk.stop_reason

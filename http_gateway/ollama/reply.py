@@ -73,6 +73,7 @@ class OllamaReply(msgspec.Struct, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
+    schema_violation: str | UnsetType = UNSET  # how it breaks its schema, by what no grammar holds
     logprobs: list[OllamaLogprobs] | UnsetType = UNSET  # of the tokens since the line before
 
 
@@ -284,6 +285,7 @@ class OllamaAnswer:
             done_reason=reason,
             prompt_eval_count=self.answer.prompt_tokens,
             eval_count=self.answer.completion_tokens,
+            schema_violation=self.answer.schema_violation or UNSET,
             **self._watch.durations(),
         )
         return _encode(reply)

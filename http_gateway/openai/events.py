@@ -40,6 +40,10 @@ class Events:
         return self._last.completion_tokens if self._last else 0
 
     @property
+    def reasoning_tokens(self) -> int:
+        return self._last.reasoning_tokens if self._last else 0
+
+    @property
     def finished(self) -> bool:
         return self._last is not None and self._last.finish_reason is not None
 
@@ -58,7 +62,8 @@ class Events:
         """top: fields of the event beside its choice."""
         after = self._after
         if self._shape.continuous_usage:
-            counts = usage_of(self.prompt_tokens, chunk.completion_tokens, self.cached_tokens)
+            made, reasoned = chunk.completion_tokens, chunk.reasoning_tokens
+            counts = usage_of(self.prompt_tokens, made, self.cached_tokens, reasoned)
             after = b'}],"usage":%b}\n\n' % _encode(counts)
         if top:
             after = b"}]," + top + after.removeprefix(b"}]")
@@ -70,7 +75,10 @@ class Events:
         if not chunk.finish_reason:
             return finish
         told = _encode(chunk.stop_reason), _encode(self._seed)
-        return finish + b',"stop_reason":%b,"seed":%b' % told
+        finish += b',"stop_reason":%b,"seed":%b' % told
+        if chunk.schema_violation:
+            finish += b',"schema_violation":' + _encode(chunk.schema_violation)
+        return finish
 
     def _token_ids(self, chunk: TokenChunk) -> bytes:
         if not self._shape.token_ids:

@@ -55,6 +55,8 @@ class Transcript:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    schema_violation: str = ""
     score: float = 0.0  # sum of log-probabilities
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_token_ids: tuple[int, ...] = ()
@@ -80,6 +82,8 @@ class Transcript:
         self.prompt_tokens = chunk.prompt_tokens or self.prompt_tokens
         self.cached_tokens = chunk.cached_tokens or self.cached_tokens
         self.completion_tokens, self.score = chunk.completion_tokens, chunk.score
+        self.reasoning_tokens = chunk.reasoning_tokens
+        self.schema_violation = chunk.schema_violation
         if chunk.hypotheses:
             self.hypotheses = chunk.hypotheses
             self.completion_tokens = sum(len(each.token_ids) for each in chunk.hypotheses)
@@ -136,6 +140,9 @@ class Counted(Protocol):
     @property
     def cached_tokens(self) -> int: ...
 
+    @property
+    def reasoning_tokens(self) -> int: ...
+
 
 class Usage(TypedDict):
     """OpenAI's token counts of one reply."""
@@ -144,6 +151,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: NotRequired[dict[str, int]]  # of an answer that reasons
 
 
 def usage(choices: Sequence[Counted], n: int) -> Usage:
@@ -151,16 +159,20 @@ def usage(choices: Sequence[Counted], n: int) -> Usage:
     cached = sum(choice.cached_tokens for choice in choices[::n])
     prompt = sum(choice.prompt_tokens for choice in choices[::n])
     completion = sum(choice.completion_tokens for choice in choices)
-    return usage_of(prompt, completion, cached)
+    reasoning = sum(choice.reasoning_tokens for choice in choices)
+    return usage_of(prompt, completion, cached, reasoning)
 
 
-def usage_of(prompt: int, completion: int, cached: int) -> Usage:
-    return {
+def usage_of(prompt: int, completion: int, cached: int, reasoning: int = 0) -> Usage:
+    counts: Usage = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    if reasoning:
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return counts
 
 
 def chat_body(head: Head, transcripts: Sequence[Transcript], counts: Usage, shape: Shape) -> bytes:
@@ -210,6 +222,8 @@ def _ending(transcript: Transcript, shape: Shape) -> dict[str, object]:
     }
     if transcript.beam_score is not None:
         ending["score"] = transcript.beam_score
+    if transcript.schema_violation:
+        ending["schema_violation"] = transcript.schema_violation
     return ending | ({"token_ids": transcript.token_ids} if shape.token_ids else {})
 
 
@@ -288,6 +302,8 @@ class ChoiceEnd(TypedDict):
     stop_reason: NotRequired[int | str | None]
     seed: NotRequired[int | None]
     score: NotRequired[float]  # of a hypothesis of a beam search
+    # How a finished answer breaks its schema, by what no grammar could hold
+    schema_violation: NotRequired[str]
     token_ids: NotRequired[list[int]]
 
 

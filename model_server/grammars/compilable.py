@@ -1,7 +1,8 @@
 """Rewrites a JSON Schema to one that the compiler of grammars takes, and takes rightly. Pure.
 
-Every answer under the new schema keeps to the old one. Where the compiler cannot say all that the
-old one allows, the new one allows a little less: numbers beyond 1e18, and whole ones beyond 2^63.
+Every answer under the new schema keeps to the old one, but for the keywords that were taken out of
+it (`weakened`). Where the compiler cannot say all that the old one allows, the new one allows a
+little less: numbers beyond 1e18, and whole ones beyond 2^63.
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ import json
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-_MAPPED = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-)  # names -> schemas
-_VALUES = frozenset({"const", "enum", "default", "example", "examples"})  # no schemas
+from model_server.grammars.weakened import Weakening
+
+_MAPPED = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # names -> schemas
+# No schemas, or schemas that no grammar follows.
+_VALUES = frozenset(
+    {
+        *("const", "enum", "default", "example", "examples"),
+        *("not", "if", "then", "else", "contains", "dependentSchemas", "dependencies"),
+    }
+)
 # Formats that the compiler knows. Others are annotations (JSON Schema 2020-12, Validation, 7.2.1).
 _FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"}
@@ -42,17 +49,48 @@ _BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximu
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00(?:[01]|7f)")
 
 
-def compilable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema to compile. Raises RecursionError for one that is nested too deeply."""
-    parts = {key: _converted(key, value) for key, value in schema.items()}
-    if (name := parts.get("format")) is not None and name not in _FORMATS:
-        del parts["format"]
-    elif name in _PATTERNS:
-        parts["allOf"] = [*parts.get("allOf", ()), {"pattern": _PATTERNS[name]}]
-        del parts["format"]
-    _bound(parts)
-    _name(parts)
-    return parts
+class Compilable(NamedTuple):
+    """A schema to compile."""
+
+    schema: dict[str, Any] | bool
+    dropped: frozenset[str]  # keywords that answers must be checked by
+
+
+def compilable(schema: Mapping[str, Any]) -> Compilable:
+    """Raises RecursionError for a schema that is nested too deeply."""
+    weakening = Weakening(schema)
+    made = _Rewriting(weakening).part(schema)
+    return Compilable(made, frozenset(weakening.dropped))
+
+
+class _Rewriting:
+    def __init__(self, weakening: Weakening) -> None:
+        self._weakening = weakening
+
+    def part(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
+        parts = {key: self._converted(key, value) for key, value in schema.items()}
+        if self._weakening.weaken(parts) is False:
+            return False
+        if (name := parts.get("format")) is not None and name not in _FORMATS:
+            del parts["format"]
+        elif name in _PATTERNS:
+            parts["allOf"] = [*parts.get("allOf", ()), {"pattern": _PATTERNS[name]}]
+            del parts["format"]
+        _bound(parts)
+        return parts
+
+    def _converted(self, key: str, value: Any) -> Any:
+        if isinstance(value, dict) and key not in _VALUES:
+            if key in _MAPPED:
+                given = cast("dict[str, Any]", value).items()
+                return {name: self._schema(each) for name, each in given}
+            return self.part(cast("dict[str, Any]", value))
+        if isinstance(value, list) and key not in _VALUES:
+            return [self._schema(each) for each in cast("list[Any]", value)]
+        return value
+
+    def _schema(self, value: Any) -> Any:
+        return self.part(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
 
 
 def escapes(schema: Mapping[str, Any]) -> str:
@@ -62,20 +100,6 @@ def escapes(schema: Mapping[str, Any]) -> str:
     schema that names control characters needs it.
     """
     return 'nrbtf\\"u' if _CONTROL.search(json.dumps(schema)) else 'nrbtf\\"'
-
-
-def _converted(key: str, value: Any) -> Any:
-    if isinstance(value, dict) and key not in _VALUES:
-        if key in _MAPPED:
-            return {name: _schema(each) for name, each in cast("dict[str, Any]", value).items()}
-        return compilable(cast("dict[str, Any]", value))
-    if isinstance(value, list) and key not in _VALUES:
-        return [_schema(each) for each in cast("list[Any]", value)]
-    return value
-
-
-def _schema(value: Any) -> Any:
-    return compilable(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
 
 
 def _bound(parts: dict[str, Any]) -> None:
@@ -99,23 +123,6 @@ def _bound(parts: dict[str, Any]) -> None:
             moved = float(Decimal(str(bounds[key])) - _BOUNDS[key] * step)
             parts[inclusive] = nearer(moved, bounds.get(inclusive, moved))
             del parts[key]
-
-
-def _name(parts: dict[str, Any]) -> None:
-    """Say in other words which names properties may have, where that is a list of them."""
-    names = parts.get("propertyNames")
-    if not isinstance(names, dict) or "patternProperties" in parts:
-        return
-    given = cast("dict[str, Any]", names)
-    allowed = [given["const"]] if "const" in given else given.get("enum")
-    if not isinstance(allowed, list) or given.keys() - {"const", "enum", "type", "title"}:
-        return
-    known = cast("dict[str, Any]", parts.get("properties", {}))
-    others = parts.get("additionalProperties", True)
-    every = [name for name in cast("list[Any]", allowed) if isinstance(name, str)]
-    parts["properties"] = {name: known.get(name, others) for name in every}
-    parts["additionalProperties"] = False
-    del parts["propertyNames"]
 
 
 def _is_number(value: Any) -> bool:

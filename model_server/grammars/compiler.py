@@ -12,7 +12,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import llguidance
 import msgspec
@@ -22,11 +22,16 @@ from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint
 from model_server.grammars.grammar_state import CompiledGrammar, GrammarStateCounts
 from model_server.grammars.matcher import matcher_of
-from model_server.grammars.reading.frames import MAX_ANSWER, ConstraintAnswer, ConstraintAsk
+from model_server.grammars.reading.frames import (
+    MAX_ANSWER,
+    CheckAsk,
+    ConstraintAnswer,
+    ConstraintAsk,
+)
 from model_server.sharing.confined.lanes import LaneKind, Lanes
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from sax.errors import InvalidRequest, Unavailable, UnsupportedParameter
+from sax.errors import InvalidRequest, SaxError, Unavailable, UnsupportedParameter
 
 QUICK_S = 0.25  # processor time of a constraint in the quick lane: usual ones take milliseconds
 SLOW_S = 5.0  # and in the slow one
@@ -41,15 +46,21 @@ class _ConstraintProcess(ConfinedProcess):
             _WORKER, seconds, niceness, doing="compiles it", most=MAX_ANSWER, wall_s=4 * SLOW_S
         )
 
-    def answer(self, ask: ConstraintAsk) -> ConstraintAnswer:
+    def answer(self, ask: ConstraintAsk | CheckAsk) -> ConstraintAnswer:
         """Raises ProcessEnded, OSError, InvalidRequest for text with lone surrogates."""
         try:
             message = framed(msgspec.msgpack.encode(ask))
         except UnicodeEncodeError as exc:
-            raise InvalidRequest(
-                f"{ask.field} is not Unicode text: {exc}", param=ask.field
-            ) from exc
+            field = "json_schema" if isinstance(ask, CheckAsk) else ask.field
+            raise InvalidRequest(f"{field} is not Unicode text: {exc}", param=field) from exc
         return self.exchange(message, _DECODER.decode)
+
+
+class AnswerVerdict(NamedTuple):
+    """Whether a finished answer keeps to its schema."""
+
+    kind: Literal["kept", "broken", "unchecked"]
+    why: str = ""  # not
 
 
 class ConstraintReader:
@@ -57,7 +68,7 @@ class ConstraintReader:
 
     def __init__(self) -> None:
         self._lanes = Lanes(
-            LaneKind[ConstraintAsk, ConstraintAnswer](
+            LaneKind[ConstraintAsk | CheckAsk, ConstraintAnswer](
                 name="grammars",
                 doing="to compile",
                 process=_ConstraintProcess,
@@ -71,7 +82,7 @@ class ConstraintReader:
             )
         )
 
-    async def read(self, constraint: Constraint, specials: Mapping[str, int]) -> str:
+    async def read(self, constraint: Constraint, specials: Mapping[str, int]) -> ConstraintAnswer:
         """Return the grammar in llguidance's own form, which was compiled once within limits.
 
         specials: control tokens by their text. Raises InvalidRequest, Unavailable.
@@ -84,7 +95,18 @@ class ConstraintReader:
             raise InvalidRequest(answer.text, param=field)
         if answer.kind == "ended":
             raise InvalidRequest(f"{field} {answer.text}: simplify it", param=field)
-        return answer.text
+        return answer
+
+    async def check(self, schema: str, answer: str) -> AnswerVerdict:
+        """Check a finished answer against its schema, within the same limits."""
+        key = hashlib.sha256(schema.encode(errors="replace")).digest()
+        try:
+            told = await asyncio.wrap_future(self._lanes.submit(key, CheckAsk(schema, answer)))
+        except SaxError as exc:
+            return AnswerVerdict("unchecked", f"it could not be checked: {exc.text}")
+        if told.kind != "checked":
+            return AnswerVerdict("unchecked", f"it could not be checked: {told.text}")
+        return AnswerVerdict("broken" if told.text else "kept", told.text)
 
     def warm(self, specials: Mapping[str, int]) -> None:
         """Have the quick process know a model's control tokens before its first constraint."""
@@ -189,10 +211,11 @@ class GrammarCompiler:
             raise UnsupportedParameter(
                 f"{field} is not supported by this model: it has no end token", param=field
             )
-        grammar = await constraint_reader().read(constraint, self._specials)
-        job = Worker.once("grammar", lambda: matcher_of(grammar, tokenizer, field), stack=STACK)
+        read = await constraint_reader().read(constraint, self._specials)
+        job = Worker.once("grammar", lambda: matcher_of(read.text, tokenizer, field), stack=STACK)
         matcher = await asyncio.wrap_future(job)
         made = CompiledGrammar(matcher, field, self._rows, self.counts, self._closings)
+        made.partly = read.partly
         self._kept[constraint] = made
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)

@@ -55,13 +55,30 @@ def check_end(sampling: SamplingParams, field: str) -> None:
             )
 
 
-def grammar_of(constraint: Constraint, specials: Mapping[str, int]) -> str:
-    """Return the grammar in llguidance's own form; specials: control tokens by their text.
+class ReadConstraint(NamedTuple):
+    """A constraint as the compiler takes it."""
 
-    Raises InvalidRequest. Takes time for long grammars: run it within a limit.
+    grammar: str  # in llguidance's own form
+    dropped: frozenset[str]  # keywords of its schemas that the grammar does not hold
+
+
+def grammar_of(constraint: Constraint, specials: Mapping[str, int]) -> str:
+    """Return the grammar of `read_constraint`."""
+    return read_constraint(constraint, specials).grammar
+
+
+def read_constraint(
+    constraint: Constraint, specials: Mapping[str, int], *, any_of_one: bool = False
+) -> ReadConstraint:
+    """Return the grammar of a constraint; specials: control tokens by their text.
+
+    any_of_one: of `oneOf` any may hold, and several together. Raises InvalidRequest. Takes time for
+    long grammars: run it within a limit.
     """
+    reading = _Reading(specials, any_of_one=any_of_one)
     try:
-        return _READERS[constraint.field](constraint.value, specials)
+        grammar = _READERS[constraint.field](reading, constraint.value)
+        return ReadConstraint(grammar, frozenset(reading.dropped))
     except InvalidRequest:
         raise
     except RecursionError as exc:
@@ -74,82 +91,107 @@ def _wrong(field: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{field} cannot be used: {why[:300]}", param=field)
 
 
-def _json_schema(source: str, specials: Mapping[str, int]) -> str:
-    schema = json.loads(source)
-    if not isinstance(schema, dict | bool):
-        raise _wrong("json_schema", "send a JSON Schema, which is an object or true or false")
-    if isinstance(schema, bool):
-        return LLMatcher.grammar_from_json_schema({"x-guidance": _JSON} if schema else {"not": {}})
-    known = cast("dict[str, Any]", schema)
-    _check_end(known, "json_schema")
-    return LLMatcher.grammar_from_json_schema(compilable(known), overrides=_writing(known))
+class _Reading:
+    """Reads the constraint of one request."""
 
+    def __init__(self, specials: Mapping[str, int], *, any_of_one: bool) -> None:
+        self.dropped: set[str] = set()
+        self._specials = specials
+        self._any_of_one = any_of_one
 
-def _check_end(schema: Mapping[str, Any], field: str) -> None:
-    if reference := endless(schema):
-        raise _wrong(
-            field,
-            f"no JSON could ever end under {reference}, which needs itself: make a property "
-            "optional, or let it be something else, like null",
-        )
+    def json_schema(self, source: str) -> str:
+        schema = json.loads(source)
+        if not isinstance(schema, dict | bool):
+            raise _wrong("json_schema", "send a JSON Schema, which is an object or true or false")
+        if isinstance(schema, bool):
+            known: Any = {"x-guidance": _JSON} if schema else {"not": {}}
+            return LLMatcher.grammar_from_json_schema(known)
+        known = cast("dict[str, Any]", schema)
+        made = self._compilable(known, "json_schema")
+        return LLMatcher.grammar_from_json_schema(made, overrides=self._writing(known))
 
+    def json_object(self, value: bool) -> str:
+        return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
 
-def _writing(schema: Mapping[str, Any]) -> Any:
-    """Return how JSON is written: spaced as it likes, or not at all if the schema says so."""
-    said = schema.get("x-guidance", {})
-    letters = {"json_allowed_escapes": escapes(schema)}
-    if said in ({}, {"whitespace_flexible": True}):
-        return _JSON | letters
-    if said == {"whitespace_flexible": False}:
-        return {**said, "lenient": False} | letters
-    raise _wrong("json_schema", 'x-guidance may only be {"whitespace_flexible": false} or true')
+    def regex(self, source: str) -> str:
+        return LLMatcher.grammar_from_regex(source)
 
+    def choice(self, texts: Sequence[str]) -> str:
+        options = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+        return LLMatcher.grammar_from_lark(f"start: {options}")
 
-def _json_object(value: bool, specials: Mapping[str, int]) -> str:
-    return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
+    def grammar(self, source: str) -> str:
+        return LLMatcher.grammar_from_lark(any_to_lark(source))
 
+    def structural_tag(self, source: str) -> str:
+        """Read {"structures": [{begin, schema, end}], "triggers": [...], "at_least_one": bool}, or
+        {"format": ...}."""
+        value = _object(json.loads(source), "structural_tag")
+        if "format" in value:
+            if unknown := sorted(value.keys() - {"type", "format"}):
+                raise _wrong(
+                    "structural_tag", f"{unknown[0]} does not go with format: leave it out"
+                )
+            return TagFormats(self._specials, self._tag_schema).grammar(value["format"])
+        unknown = set(value) - {"type", "structures", "triggers", "at_least_one"}
+        if unknown:
+            raise _wrong("structural_tag", f"it has the unknown key {min(unknown)}")
+        triggers = [str(trigger) for trigger in value.get("triggers") or ()]
+        structures = value.get("structures") or ()
+        tags = [self._tag(_object(each, "structures"), triggers) for each in structures]
+        if not tags:
+            raise _wrong("structural_tag", "structures is empty: give at least one")
+        special = all(tag.trigger in self._specials for tag in tags)
+        made = StructTag.to_grammar(tags, assume_special=special)
+        if value.get("at_least_one"):
+            made = made.replace(")* tag_end", ")+ tag_end", 1)
+        return LLMatcher.grammar_from_lark(made)
 
-def _regex(source: str, specials: Mapping[str, int]) -> str:
-    return LLMatcher.grammar_from_regex(source)
+    def tools(self, source: str) -> str:
+        """Read a format that `call_format` made; what is wrong with it is in the user's schemas."""
+        try:
+            return TagFormats(self._specials, self._tag_schema).grammar(
+                json.loads(source)["format"]
+            )
+        except InvalidRequest as exc:
+            raise _wrong("tools", exc.text) from exc
 
+    def _compilable(self, schema: dict[str, Any], field: str) -> dict[str, Any]:
+        made = compilable(schema)
+        if not isinstance(made.schema, dict):
+            raise _wrong(field, "no JSON keeps to the schema: it denies everything")
+        if reference := endless(made.schema):
+            raise _wrong(
+                field,
+                f"no JSON could ever end under {reference}, which needs itself: make a property "
+                "optional, or let it be something else, like null",
+            )
+        self.dropped |= made.dropped
+        return made.schema
 
-def _choice(texts: Sequence[str], specials: Mapping[str, int]) -> str:
-    options = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
-    return LLMatcher.grammar_from_lark(f"start: {options}")
+    def _writing(self, schema: Mapping[str, Any]) -> Any:
+        """Return how JSON is written: spaced as it likes, or not at all if the schema says so."""
+        said = schema.get("x-guidance", {})
+        own = {"json_allowed_escapes": escapes(schema), "coerce_one_of": self._any_of_one}
+        if said in ({}, {"whitespace_flexible": True}):
+            return _JSON | own
+        if said == {"whitespace_flexible": False}:
+            return {**said, "lenient": False} | own
+        raise _wrong("json_schema", 'x-guidance may only be {"whitespace_flexible": false} or true')
 
+    def _tag(self, structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
+        begin, end = structure.get("begin"), structure.get("end", "")
+        if not isinstance(begin, str) or not isinstance(end, str):
+            raise _wrong("structural_tag", "begin and end are texts")
+        fitting = [trigger for trigger in triggers if trigger and begin.startswith(trigger)]
+        if not fitting:
+            raise _wrong("structural_tag", f"no trigger begins {begin!r}")
+        schema = _object(structure.get("schema", {"type": "object"}), "schema")
+        return StructTag(trigger=fitting[0], begin=begin, grammar=self._tag_schema(schema), end=end)
 
-def _grammar(source: str, specials: Mapping[str, int]) -> str:
-    return LLMatcher.grammar_from_lark(any_to_lark(source))
-
-
-def _structural_tag(source: str, specials: Mapping[str, int]) -> str:
-    """Read {"structures": [{begin, schema, end}], "triggers": [...], "at_least_one": bool}, or
-    {"format": ...}."""
-    value = _object(json.loads(source), "structural_tag")
-    if "format" in value:
-        if unknown := sorted(value.keys() - {"type", "format"}):
-            raise _wrong("structural_tag", f"{unknown[0]} does not go with format: leave it out")
-        return TagFormats(specials, _tag_schema).grammar(value["format"])
-    unknown = set(value) - {"type", "structures", "triggers", "at_least_one"}
-    if unknown:
-        raise _wrong("structural_tag", f"it has the unknown key {min(unknown)}")
-    triggers = [str(trigger) for trigger in value.get("triggers") or ()]
-    tags = [_tag(_object(each, "structures"), triggers) for each in value.get("structures") or ()]
-    if not tags:
-        raise _wrong("structural_tag", "structures is empty: give at least one")
-    special = all(tag.trigger in specials for tag in tags)
-    made = StructTag.to_grammar(tags, assume_special=special)
-    if value.get("at_least_one"):
-        made = made.replace(")* tag_end", ")+ tag_end", 1)
-    return LLMatcher.grammar_from_lark(made)
-
-
-def _tools(source: str, specials: Mapping[str, int]) -> str:
-    """Read a format that `call_format` made; what is wrong with it is in the user's schemas."""
-    try:
-        return TagFormats(specials, _tag_schema).grammar(json.loads(source)["format"])
-    except InvalidRequest as exc:
-        raise _wrong("tools", exc.text) from exc
+    def _tag_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        made = self._compilable(schema, "structural_tag")
+        return {**made, "x-guidance": self._writing(schema)}
 
 
 def constrained_format(constraint: Constraint) -> dict[str, Any]:
@@ -174,35 +216,19 @@ def constrained_format(constraint: Constraint) -> dict[str, Any]:
     raise _wrong(field, "it does not go with reasoning or tools: use json_schema instead")
 
 
-def _tag(structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
-    begin, end = structure.get("begin"), structure.get("end", "")
-    if not isinstance(begin, str) or not isinstance(end, str):
-        raise _wrong("structural_tag", "begin and end are texts")
-    fitting = [trigger for trigger in triggers if trigger and begin.startswith(trigger)]
-    if not fitting:
-        raise _wrong("structural_tag", f"no trigger begins {begin!r}")
-    schema = _tag_schema(_object(structure.get("schema", {"type": "object"}), "schema"))
-    return StructTag(trigger=fitting[0], begin=begin, grammar=schema, end=end)
-
-
-def _tag_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    _check_end(schema, "structural_tag")
-    return {**compilable(schema), "x-guidance": _writing(schema)}
-
-
 def _object(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong("structural_tag", f"{name} must be an object")
     return cast("dict[str, Any]", value)
 
 
-_READERS: dict[str, Callable[[Any, Mapping[str, int]], str]] = {
-    "json_schema": _json_schema,
-    "json_object": _json_object,
-    "regex": _regex,
-    "choice": _choice,
-    "grammar": _grammar,
-    "structural_tag": _structural_tag,
+_READERS: dict[str, Callable[[_Reading, Any], str]] = {
+    "json_schema": _Reading.json_schema,
+    "json_object": _Reading.json_object,
+    "regex": _Reading.regex,
+    "choice": _Reading.choice,
+    "grammar": _Reading.grammar,
+    "structural_tag": _Reading.structural_tag,
 }
 _FIELDS = tuple(_READERS)  # of a request's sampling
-_READERS["tools"] = _tools
+_READERS["tools"] = _Reading.tools

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import unquote
 
 _NESTED = frozenset({"object", "array"})
+_NO_ANCHORS: Mapping[str, Any] = MappingProxyType({})
 _Asks = Callable[[str], bool]  # whether the part that a reference names is known to end
 
 
@@ -27,7 +29,7 @@ class _ReferredParts:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         anchors: dict[str, Any] = {}
         self.names = {*_references(schema, anchors)}
-        found = {name: _target(schema, anchors, name) for name in self.names}
+        found = {name: target_of(schema, name, anchors) for name in self.names}
         # Parts by their identity: one may have many names.
         self._part = {name: id(part) for name, part in found.items() if part is not None}
         self._ending: set[int] = set()
@@ -71,7 +73,7 @@ def _references(schema: Any, anchors: dict[str, Any]) -> Iterator[str]:
             yield from _references(part, anchors)
 
 
-def _target(schema: Any, anchors: Mapping[str, Any], reference: str) -> Any:
+def target_of(schema: Any, reference: str, anchors: Mapping[str, Any] = _NO_ANCHORS) -> Any:
     """Return what a reference within the schema points to; None: elsewhere, or nothing."""
     if not reference.startswith("#") or reference in anchors:
         return anchors.get(reference)

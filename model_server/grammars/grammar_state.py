@@ -50,6 +50,7 @@ class CompiledGrammar:
         closings: Closings,
     ) -> None:
         """rows: of the embedding."""
+        self.partly = False  # it does not hold all of its schemas: finished answers are checked
         self._matcher = matcher
         self._field = field
         self._rows = rows

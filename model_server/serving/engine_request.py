@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search
@@ -94,6 +95,7 @@ def make_engine_request(
     request: GenerateRequest,
     loaded: Loaded,
     grammar: Grammar | None = None,
+    thinking: ThinkingBudget | None = None,
 ) -> EngineRequest:
     """Return the engine request; sampling must have been checked. Raises InvalidRequest for an
     answer that cannot be as it was asked for."""
@@ -128,6 +130,7 @@ def make_engine_request(
         priority=request.priority,
         salt=request.cache_salt,
         answer=answer.token_ids,
+        settings=() if thinking is None else (thinking,),
     )
 
 

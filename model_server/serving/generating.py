@@ -19,6 +19,7 @@ from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.answer_trace import AnswerTrace
+from model_server.serving.answers.constrained import check_after
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
@@ -101,7 +102,8 @@ class Generating:
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 ids = prompt_ids(request.prompt, loaded, request)
-                self._submit(running, self._asked(running, request, ids))
+                division = division_of(request, loaded, request.prompt)
+                self._submit(running, self._asked(running, request, ids, division=division))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -159,6 +161,7 @@ class Generating:
             grammar = constraint and await compiled(constraint, loaded)
             ids = await self._encoded(prompt, loaded, request)
             division = division_of(request, loaded, prompt)
+            check_after(running, grammar, request, division)
             asked = self._asked(running, request, ids, grammar, division)
             if running.holds:
                 asked = await self._encoding.run(
@@ -187,7 +190,7 @@ class Generating:
     ) -> EngineRequest:
         """Return the engine's request, and let the running one expect its text."""
         loaded = running.servable.loaded
-        asked = make_engine_request(ids, request, loaded, grammar)
+        asked = make_engine_request(ids, request, loaded, grammar, division.budget)
         running.expect(
             Detokenizer(
                 loaded.tokenizer,
@@ -210,11 +213,7 @@ class Generating:
             done = SequenceUpdate(0, RowResult(), finish)
             asyncio.get_running_loop().call_soon(running.receive, done)
             return
-        # A server that prefills would choose the first token, without the grammar, or for a search
-        # that chooses several.
-        # Nor does it get images.
-        here = asked.grammar is not None or asked.beams is not None or asked.answer or asked.media
-        remote = None if here else self._remote_prefill
+        remote = self._remote_prefill
         if remote is None or not remote.take(running, asked):
             running.submit(asked)
 

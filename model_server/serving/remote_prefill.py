@@ -23,6 +23,7 @@ from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.prefill_servers import PrefillServer, PrefillServers
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.registry import finish_of
 from model_server.engine.types import RowResult
 from model_server.serving.answers.running_request import RunningRequest, of_request
@@ -52,10 +53,8 @@ class RemotePrefill:
         disaggregation = running.servable.loaded.disaggregation
         if disaggregation is None or not disaggregation.transfers.takes:
             return False
-        if engine_request.score_from is not None:
-            return False  # the scores are made with the keys and values
-        if engine_request.media:
-            return False  # images are not sent along
+        if _is_local(engine_request):
+            return False
         if not is_remote(len(engine_request.prompt), running.servable.loaded.runner.limits):
             return False
         server = self._servers.choose(running.servable.model_id)
@@ -99,6 +98,19 @@ class RemotePrefill:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _is_local(asked: EngineRequest) -> bool:
+    """Return True for a request that no other server can begin.
+
+    It would choose the first token, without the grammar or a budget of no reasoning, or for a
+    search that chooses several. Images are not sent along, and scores are made with the keys and
+    values.
+    """
+    budget = asked.setting(ThinkingBudget)
+    given = budget is not None and not budget.most
+    scored = asked.score_from is not None
+    return bool(asked.grammar or asked.beams or asked.answer or asked.media or scored or given)
 
 
 class _RemoteRequest:

@@ -32,7 +32,7 @@ from model_server.text.rendering.frames import (
     WrittenForms,
     framed,
 )
-from sax.chat import PLAIN_CHAT, ChatOptions, Message
+from sax.chat import PLAIN_CHAT, THINKING_TOKENS, ChatOptions, Message
 from sax.errors import CheckpointError, InvalidRequest, Unavailable, UnsupportedParameter
 from sax.format import shortened
 
@@ -189,6 +189,10 @@ class ChatTemplate:
         """The source of the other template, for chats with tools; "": there is none."""
         return "" if self._for_tools is None else self._for_tools.source
 
+    def knows(self, variable: str) -> bool:
+        """Return True if the template may read such a variable."""
+        return variable in self._words
+
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
 
@@ -254,9 +258,9 @@ class ChatTemplate:
     def _values(self, source: str) -> dict[str, Any]:
         values = _object(source)
         effort = values.get("reasoning_effort")
-        if effort == "none" and "reasoning_effort" not in self._words:
-            del values["reasoning_effort"]
-            if "enable_thinking" in self._words:
+        if effort in [*THINKING_TOKENS] and not self.knows("reasoning_effort"):
+            del values["reasoning_effort"]  # a number of tokens stands for it
+            if effort == "none" and self.knows("enable_thinking"):
                 values.setdefault("enable_thinking", False)
         for name in values:
             if name in self._words and name not in _RESERVED:

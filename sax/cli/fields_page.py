@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sax.chat import THINKING_TOKENS
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.sampling import SAMPLING, UNCHANGED, SamplingRow
 from sax.fields.table import fields_of
@@ -47,6 +48,24 @@ options of `sax generate` and `sax chat`.
   numbers beyond 1e18 (whole numbers: 2^63) become these values. Texts have no `\\u` escapes,
   except where the schema names control characters: a property could evade its type by another
   spelling.
+- What no grammar can hold of a schema is left out of it, and the finished answer is checked:
+  `uniqueItems`, `contains`, `not` (but of whole types), `if`, `dependentRequired`,
+  `dependentSchemas`, `unevaluatedProperties` beside parts that evaluate, `oneOf` of which several
+  may hold, patterns that look around or refer back, numbers of properties where some of them are
+  optional. An answer that breaks its schema is told all the same, and how, in one line of the
+  field `schema_violation` ([replies](replies.md)); so is one that could not be checked within the
+  limits.
+  `sax_answers_checked_total` counts both. Not checked: schemas of tools and of structural tags,
+  answers that may be calls, and those that `max_tokens` cut.
+- `max_thinking_tokens` (vLLM's `thinking_token_budget` is the same) bounds the tokens between the
+  marks of reasoning, of models that reason; others it does not change. Once they are used up the
+  closing mark comes, as the model's template writes it, and the answer goes on: alone, in any
+  batch, under a grammar, and where another replica goes on. A model that begins to reason again
+  gets at least 32 tokens. Under a grammar the mark comes as soon as the grammar allows it. Not
+  with a beam search.
+- A `reasoning_effort` (Anthropic's `effort`, a level of Ollama's `think`) that the model's chat
+  template has no variable for bounds the reasoning, too, unless `max_thinking_tokens` does:
+  EFFORTS.
 - `structural_tag` is `{"structures": [...], "triggers": [...]}` or vLLM's newer `{"format": ...}`
   of the types `const_string`, `json_schema`, `regex`, `grammar`, `any_text`, `sequence`, `or`,
   `tag`, `triggered_tags` and `tags_with_separator`. `any_text` and `triggered_tags` come last, or
@@ -57,11 +76,18 @@ options of `sax generate` and `sax chat`.
 """
 
 
+def _efforts() -> str:
+    """Return the bounds of efforts, in words."""
+    known = (f"`{name}` {tokens}" for name, tokens in THINKING_TOKENS.items() if tokens is not None)
+    free = (f"`{name}`" for name, tokens in THINKING_TOKENS.items() if tokens is None)
+    return f"{', '.join(known)} tokens; {' and '.join(free)} do not"
+
+
 def page() -> str:
     rows = (_line(name, row) for name, row in SAMPLING.items())
     return "\n".join(
         (
-            _HEAD,
+            _HEAD.replace("EFFORTS", _efforts()),
             "| field | what it does | kind | range | default | over HTTP | key in `extra_inputs` | "
             "wire | on the device |",
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -122,6 +122,10 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         msg.traceparent = chunk.traceparent
     if chunk.hypotheses:
         put_hypotheses(msg, chunk)
+    if chunk.reasoning_tokens:
+        msg.reasoning_tokens = chunk.reasoning_tokens
+    if chunk.schema_violation:
+        msg.schema_violation = chunk.schema_violation
     if chunk.answer_format is not None:
         _put_answer_format(msg.answer_format, chunk.answer_format)
     if isinstance(chunk.stop_reason, str):
@@ -164,6 +168,8 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         ),
         queue_s=msg.queue_s,
         traceparent=msg.traceparent,
+        reasoning_tokens=msg.reasoning_tokens,
+        schema_violation=msg.schema_violation,
     )
 
 

@@ -29,7 +29,7 @@ WRONGS = [
     (call("INTERNAL: what is this", 1), "an error of another type"),
     (call("UNTYPED KeyError: 1", 1), "an error of another type"),
     (call(RIGHT, 0, took_s=5.5), "5.5 s without an answer"),
-    (call(RIGHT, 1, name="old: fetch"), "a value of an earlier life was read"),
+    (call(RIGHT, 1, name="old: fetch"), "a value of an earlier incarnation was read"),
     (call("UNAVAILABLE: gone", 1, name="old: fetch"), "lost in other words"),
     (call(LOST, 0, 1, name="old: copy"), "or for nothing"),
 ]

@@ -178,6 +178,8 @@ class ResponseBody(TypedDict):
     model: str
     output: list[ResponseItem]
     usage: ResponseUsage | None
+    # How a finished answer breaks its schema, by what no grammar could hold
+    schema_violation: NotRequired[str]
     error: ResponseFault | None
     incomplete_details: dict[str, str] | None
     store: bool
@@ -249,6 +251,7 @@ class ResponseAnswer:
         self._reasoning_tokens = 0
         self._told_tokens = 0
         self._completed_at: int | None = None
+        self._violation = ""  # how the answer breaks its schema
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
@@ -304,6 +307,7 @@ class ResponseAnswer:
         self._count(chunk)
         told += self._items.add(self._events(chunk), self._shown(chunk))
         self._count_reasoning()
+        self._violation = chunk.schema_violation
         if chunk.finish_reason == "stop" and (self._items.waits or self._waiting_last):
             told += self._items.end()
             self._held = True
@@ -335,6 +339,7 @@ class ResponseAnswer:
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": [*self._items.done],
             "usage": self._usage() if self.finished else None,
+            **({"schema_violation": self._violation} if self._violation else {}),
         }
 
     @property

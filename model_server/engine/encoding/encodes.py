@@ -10,18 +10,17 @@ rows to be used, so rows always come free.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import takewhile
 
 from msgspec.structs import replace
 
-from model_server.engine.encoding.row_media import media_of, uncut, whole_length
 from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.media.encode_batch import EncodeBatch, EncodedPart
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan, RowMedia, check_spans
-from model_server.engine.media.row_pool import RowPool
 from model_server.engine.part import EnginePart
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Encode
@@ -32,6 +31,89 @@ from model_server.engine.types import (
     Row,
 )
 from sax.errors import InvalidRequest
+
+
+class RowPool:
+    """The rows 0 .. M - 1, by the digests of images."""
+
+    def __init__(self, rows: int) -> None:
+        self._free = list(range(rows - 1, -1, -1))  # the last one is taken next
+        self._held: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # used longest ago first
+        self._pins: Counter[bytes] = Counter()
+        self.evictions = 0  # images that gave up their rows
+
+    @property
+    def used(self) -> int:
+        """Rows of images that would be found."""
+        return sum(map(len, self._held.values()))
+
+    def find(self, digest: bytes) -> tuple[int, ...] | None:
+        """Return the rows of an image, in order; None: it has none."""
+        rows = self._held.get(digest)
+        if rows is not None:
+            self._held.move_to_end(digest)
+        return rows
+
+    def take(self, digest: bytes, count: int) -> tuple[int, ...] | None:
+        """Give rows to an image that has none; None: too many are pinned."""
+        assert digest not in self._held, "an image has its rows once"
+        unpinned = [each for each in self._held if not self._pins[each]]
+        if len(self._free) + sum(len(self._held[each]) for each in unpinned) < count:
+            return None
+        for each in unpinned:
+            if len(self._free) >= count:
+                break
+            self._free += reversed(self._held.pop(each))
+            self.evictions += 1
+        rows = tuple(self._free.pop() for _ in range(count))
+        self._held[digest] = rows
+        return rows
+
+    def pin(self, digest: bytes) -> None:
+        """Keep the rows of an image until as many calls of `unpin`."""
+        assert digest in self._held, "only what has rows keeps them"
+        self._pins[digest] += 1
+
+    def unpin(self, digest: bytes) -> None:
+        self._pins[digest] -= 1
+        assert self._pins[digest] >= 0, "it was pinned less often"
+        if not self._pins[digest]:
+            del self._pins[digest]
+
+
+_TRIPLE = 12  # bytes of three i32
+
+
+def media_of(request: EngineRequest, start: int, end: int, *, together: bool) -> RowMedia | None:
+    """Return the further columns of a chunk of prompt and answer.
+
+    together: tokens of one image see each other.
+    """
+    runs = runs_of(request) if together else ()
+    seen = tuple((max(first - start, 0), last - start) for first, last in runs if first < end)
+    seen = tuple(run for run in seen if run[1] > 0)
+    positions = request.positions[_TRIPLE * start : _TRIPLE * end]
+    if seen or positions or request.shift:
+        return RowMedia(request.shift, positions, seen)
+    return None
+
+
+def whole_length(request: EngineRequest, start: int) -> int:
+    """Return the tokens up to the end of the run that a chunk begins in; 0: it begins outside."""
+    return next((last - start for first, last in runs_of(request) if first <= start < last), 0)
+
+
+def uncut(request: EngineRequest, start: int, length: int) -> int:
+    """Return the length of the longest chunk, up to this one, that ends within no run."""
+    end = start + length
+    return next(
+        (max(0, first - start) for first, last in runs_of(request) if first < end < last), length
+    )
+
+
+def runs_of(request: EngineRequest) -> Iterator[tuple[int, int]]:
+    return (run for span in request.media for run in span.runs)
+
 
 _Pinned = frozenset[bytes]  # digests of images whose rows a sequence keeps
 

@@ -25,15 +25,53 @@ _AGAIN = 32
 _MOST_BLANK = 64  # bytes before the first opening mark
 
 
+class ReasoningForm(msgspec.Struct, frozen=True):
+    """How one answer reasons."""
+
+    opens: bytes  # text of the opening mark
+    closes: bytes  # and of the closing one
+    is_open: bool  # the prompt ends inside the reasoning
+    text_of: Callable[[int], bytes]  # of a token, control tokens included
+
+
 class ThinkingBudget(msgspec.Struct, frozen=True):
     """How long a request may reason."""
 
     most: int  # tokens between the marks
-    opens: bytes  # text of the opening mark
-    closes: bytes  # and of the closing one
     ends: tuple[int, ...]  # tokens that end the reasoning; the closing mark is among their text
-    is_open: bool  # the prompt ends inside the reasoning
-    text_of: Callable[[int], bytes]  # of a token, control tokens included
+    form: ReasoningForm
+
+
+class ReasoningTrack:
+    """Follows one answer from mark to mark, and counts the tokens between them."""
+
+    def __init__(self, form: ReasoningForm) -> None:
+        self.open = form.is_open
+        self.first = not form.is_open  # so far the answer may be about to begin to reason
+        self.tokens = 0  # of reasoning, without the marks
+        self._form = form
+        self._tail = b""  # the last bytes since the last mark
+
+    def take(self, token: int) -> None:
+        """Take in the next token."""
+        self._tail += self._form.text_of(token)
+        if self.open:
+            self.open = not self._passed(self._form.closes)
+            self.tokens += self.open
+        elif self._passed(self._form.opens):
+            self.open, self.first = True, False
+        elif self.first:
+            begun = self._tail.lstrip()
+            self.first = self._form.opens.startswith(begun) and len(self._tail) < _MOST_BLANK
+
+    def _passed(self, mark: bytes) -> bool:
+        """Return True if the last token completed a mark, and forget what is before its end."""
+        place = self._tail.find(mark)
+        if place >= 0:
+            self._tail = self._tail[place + len(mark) :]
+        elif not self.first:
+            self._tail = self._tail[-len(mark) :]
+        return place >= 0
 
 
 class Thoughts:
@@ -41,12 +79,10 @@ class Thoughts:
 
     def __init__(self, budget: ThinkingBudget, answer: Iterable[int] = ()) -> None:
         """answer: its tokens so far."""
-        self._budget = budget
+        self._track = ReasoningTrack(budget.form)
+        self._ends = budget.ends
         self._left = budget.most
-        self._open = budget.is_open
-        self._first = not budget.is_open  # so far the answer may be about to begin to reason
         self._ending: tuple[int, ...] = ()  # what is left of the tokens that end the reasoning
-        self._tail = b""  # the last bytes since the last mark
         for token in answer:
             self.take(token)
 
@@ -55,9 +91,9 @@ class Thoughts:
         """Tokens that surely come before one is given; None: none is given unless marks come."""
         if self.next is not None:
             return 0
-        if self._open:
+        if self._track.open:
             return self._left
-        return 1 + self._left if self._first else None
+        return 1 + self._left if self._track.first else None
 
     @property
     def next(self) -> int | None:
@@ -66,36 +102,22 @@ class Thoughts:
 
     @property
     def _given(self) -> tuple[int, ...]:
-        return self._ending or (self._budget.ends if self._open and self._left <= 0 else ())
+        return self._ending or (self._ends if self._track.open and self._left <= 0 else ())
 
     def take(self, token: int) -> None:
         """Take in the next token."""
-        given = self._given
+        given, track = self._given, self._track
+        was_open, first = track.open, track.first
+        track.take(token)
         self._ending = given[1:] if given[:1] == (token,) else ()
-        self._tail += self._budget.text_of(token)
-        if self._open:
+        if was_open:
             self._left -= not given
-            self._open = not self._passed(self._budget.closes)
-        elif self._passed(self._budget.opens):
-            self._open = True
-            self._left = self._left if self._first else max(self._left, _AGAIN)
-            self._first = False
-        elif self._first:
-            begun = self._tail.lstrip()
-            self._first = self._budget.opens.startswith(begun) and len(self._tail) < _MOST_BLANK
+        elif track.open and not first:
+            self._left = max(self._left, _AGAIN)
 
     def skip(self) -> None:
         """Note that the token that must come next cannot."""
         self._ending = ()
-
-    def _passed(self, mark: bytes) -> bool:
-        """Return True if the last token completed a mark, and forget what is before its end."""
-        place = self._tail.find(mark)
-        if place >= 0:
-            self._tail = self._tail[place + len(mark) :]
-        elif not self._first:
-            self._tail = self._tail[-len(mark) :]
-        return place >= 0
 
 
 class Thinking(EnginePart[Thoughts]):
@@ -121,7 +143,7 @@ class Thinking(EnginePart[Thoughts]):
 
     def row(self, sequence: Sequence) -> Row | None:
         sampling = _sampling(sequence, self.of[sequence.id].next)
-        if sampling != sequence.sampling:
+        if sampling is not sequence.sampling:
             sequence.sampling, sequence.stated = sampling, True
         return None
 

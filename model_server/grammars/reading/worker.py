@@ -5,7 +5,7 @@
 Reads requests from standard input and writes answers to standard output until the input ends. A
 constraint becomes a grammar in llguidance's own form, which is compiled here before the server
 does so: one that overflows the stack ends this process, which has an eighth of the stack that the
-server's threads have.
+server's threads have. Finished answers are checked here, too, by what no grammar holds.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections.abc import Mapping
 import llguidance
 import msgspec
 
-from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.constraint import Constraint, read_constraint
 from model_server.grammars.matcher import matcher_of
-from model_server.grammars.reading.frames import ConstraintAnswer, ConstraintAsk
+from model_server.grammars.reading.answer_check import violation_of
+from model_server.grammars.reading.frames import CheckAsk, ConstraintAnswer, ConstraintAsk
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 from sax.errors import InvalidRequest
@@ -52,15 +53,32 @@ class GrammarReader:
     def __init__(self) -> None:
         self._tokenizers: OrderedDict[bytes, llguidance.LLTokenizer] = OrderedDict()
 
-    def answer(self, ask: ConstraintAsk) -> ConstraintAnswer:
+    def answer(self, ask: ConstraintAsk | CheckAsk) -> ConstraintAnswer:
         try:
-            grammar = grammar_of(Constraint(ask.field, ask.value), ask.specials)
-            matcher_of(grammar, self._tokenizer(ask.specials), ask.field)
+            if isinstance(ask, CheckAsk):
+                return ConstraintAnswer("checked", violation_of(ask.schema, ask.answer))
+            return self._compiled(ask)
         except InvalidRequest as exc:
             return ConstraintAnswer("refused", exc.text)
+        except (ValueError, RecursionError) as exc:
+            return ConstraintAnswer("refused", str(exc))
         except MemoryError:
             return ConstraintAnswer("ended", f"needs more than {MEMORY >> 20} MiB")
-        return ConstraintAnswer("grammar", grammar)
+
+    def _compiled(self, ask: ConstraintAsk) -> ConstraintAnswer:
+        """Raises InvalidRequest."""
+        constraint = Constraint(ask.field, ask.value)
+        exact = read_constraint(constraint, ask.specials)
+        try:
+            matcher_of(exact.grammar, self._tokenizer(ask.specials), ask.field)
+        except InvalidRequest as exc:
+            if "oneOf" not in exc.text:
+                raise
+            # Which of them hold together cannot be told, so any may; the answer is checked.
+            loose = read_constraint(constraint, ask.specials, any_of_one=True)
+            matcher_of(loose.grammar, self._tokenizer(ask.specials), ask.field)
+            return ConstraintAnswer("grammar", loose.grammar, partly=True)
+        return ConstraintAnswer("grammar", exact.grammar, partly=bool(exact.dropped))
 
     def _tokenizer(self, specials: Mapping[str, int]) -> llguidance.LLTokenizer:
         """Takes a tenth of a second for a model that is new here."""
@@ -78,7 +96,7 @@ class GrammarReader:
 
 def main() -> None:
     confine(MEMORY, _ADDRESSES)
-    reader, decoder = GrammarReader(), msgspec.msgpack.Decoder(ConstraintAsk)
+    reader, decoder = GrammarReader(), msgspec.msgpack.Decoder(ConstraintAsk | CheckAsk)
     encode = msgspec.msgpack.encode
     threading.stack_size(STACK)
     thread = threading.Thread(

@@ -6,19 +6,22 @@ memory a batch takes, so nothing is placed before the plan is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
+from model_server.checkpoints.huggingface.dense_modules import DenseModule, DenseTensors, open_dense
 from model_server.checkpoints.huggingface.sentence_transformers import (
     SentenceSettings,
+    TokenScore,
     read_sentence_settings,
 )
 from model_server.config import AUTO, ModelServerConfig
@@ -27,26 +30,151 @@ from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.passes.classes import ACTIVATIONS, activation_of
-from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
 from model_server.loading.passes.embed_programs import EmbedPrograms, Encode
 from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder
 from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.pass_programs import PassBatches
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
-from model_server.loading.passes.token_score import score_of
-from model_server.loading.weights import mismatches, read_weights
+from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
-from model_server.models.layers.embedder import EmbedRecipe, pooled
+from model_server.models.layers.embedder import DENSE, EmbedRecipe, pooled
 from model_server.models.recipe import Recipe
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
-from model_server.models.weights.weight import Blueprint, leaf_shapes
+from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes
 from model_server.models.whole_recipe import whole_recipe
+from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
+
+Activation = Callable[[jax.Array], jax.Array]  # f32[B, labels] -> f32[B, labels]
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "softmax": lambda logits: jax.nn.softmax(logits, axis=-1),
+    "sigmoid": jax.nn.sigmoid,
+    "none": lambda logits: logits,
+}
+_BY_PROBLEM = {
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+_BY_TORCH = {
+    "torch.nn.modules.linear.Identity": "none",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+}
+
+
+def activation_of(config: Mapping[str, Any], labels: int) -> str:
+    """Return which function makes scores of logits: as sentence-transformers has it stored, else by
+    `problem_type`, else a sigmoid for one label and a softmax for several.
+
+    Raises CheckpointError for one that is not supported.
+    """
+    own = _sentence_transformers(config)
+    if own is not None:
+        if own not in _BY_TORCH:
+            raise CheckpointError(
+                f"config.json makes scores by {own!r}; supported are {', '.join(_BY_TORCH)}: "
+                "publish it with CLASSIFY_ACTIVATION to choose one"
+            )
+        return _BY_TORCH[own]
+    problem = config.get("problem_type")
+    if problem is None or (problem == "single_label_classification" and labels == 1):
+        return "sigmoid" if labels == 1 else "softmax"
+    if problem not in _BY_PROBLEM:
+        raise CheckpointError(
+            f"config.json has problem_type = {problem!r}; supported are {', '.join(_BY_PROBLEM)}"
+        )
+    return _BY_PROBLEM[problem]
+
+
+def _sentence_transformers(config: Mapping[str, Any]) -> Any:
+    nested = config.get("sentence_transformers")
+    if isinstance(nested, dict):
+        return cast("dict[str, Any]", nested).get("activation_fn")
+    return config.get("sbert_ce_default_activation_function")
+
+
+def score_of(tasks: Tasks, settings: SentenceSettings, tokenizer: HfTokenizer) -> TokenScore:
+    """Return the tokens that score a pair: as published, else the checkpoint's.
+
+    Raises InvalidRequest for a text that is not one token, CheckpointError for an unknown token.
+    """
+    if tasks.rerank_tokens is not None:
+        return TokenScore(*(_token(text, tokenizer) for text in tasks.rerank_tokens))
+    assert settings.score is not None, "the task follows from it"
+    score = settings.score
+    if max(score.true_id, score.false_id or 0) >= tokenizer.vocab_size:
+        raise CheckpointError(
+            f"LogitScore names tokens {score.true_id} and {score.false_id}, but the vocabulary has "
+            f"{tokenizer.vocab_size}"
+        )
+    return score
+
+
+def _token(text: str, tokenizer: HfTokenizer) -> int:
+    ids = tokenizer.encode_chat(text)
+    if len(ids) != 1:
+        raise InvalidRequest(
+            f"RERANK_TOKENS has {text!r}, which is {len(ids)} tokens of this vocabulary: give a "
+            "text of one token",
+            param="overrides.RERANK_TOKENS",
+        )
+    return ids[0]
+
+
+def is_dense(weight: Declaration) -> bool:
+    return weight.path.startswith(f"{DENSE}.")
+
+
+def check_dense(
+    folder: Path | None, modules: Sequence[DenseModule], declared: Sequence[Declaration], embed: int
+) -> None:
+    """Raise CheckpointError if the modules do not fit each other, their files or the encoder.
+
+    embed: size of the encoder's hidden states.
+    """
+    size = embed
+    for module in modules:
+        if module.inputs != size:
+            raise CheckpointError(
+                f"{module.folder} takes vectors of {module.inputs} numbers, but what comes before "
+                f"it gives {size}"
+            )
+        size = module.outputs
+    if folder is None or not modules:
+        return
+    with open_dense(folder, modules) as tensors:
+        for weight in filter(is_dense, declared):
+            if (shape := weight.source.shape(tensors)) != weight.shape:
+                raise CheckpointError(
+                    f"{', '.join(weight.source.names)} is {list(shape)}; its config.json says "
+                    f"{list(weight.shape)}"
+                )
+
+
+def read_dense(
+    folder: Path | None,
+    modules: Sequence[DenseModule],
+    declared: Sequence[Declaration],
+    layout: Layout,
+) -> dict[str, list[jax.Array]]:
+    """Return the leaves of the modules' weights, by path. Raises CheckpointError."""
+    wanted = [weight for weight in declared if is_dense(weight)]
+    if folder is None or not wanted:
+        return {}
+    with open_dense(folder, modules) as tensors:
+        return {weight.path: _placed(weight, tensors, layout) for weight in wanted}
+
+
+def _placed(weight: Declaration, tensors: DenseTensors, layout: Layout) -> list[jax.Array]:
+    def placed(leaf: Leaf) -> jax.Array:
+        return place(leaf, layout, lambda region: weight.source.read(tensors, region, leaf.dtype))
+
+    return [placed(leaf) for leaf in weight.leaves]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from model_server.engine.parts.thinking import ReasoningTrack
 from model_server.engine.types import Hypothesis, RowResult
 from model_server.serving.chats.divided_answer import UNDIVIDED, AnswerDivision
 from model_server.text.prompt_text import PromptText
@@ -67,6 +68,7 @@ class Detokenizer:
         self._logprobs = sampling.logprobs
         self._characters = 0  # so far, if there are logprobs
         self._prompt_text: PromptText | None = None  # None: nothing of it is returned
+        self._reasoning = division.reasoning and ReasoningTrack(division.reasoning.form)
         self.tokens = 0
         self.score = 0.0
         opening = self._opened(tokenizer, prompt, reply)
@@ -100,6 +102,8 @@ class Detokenizer:
                 self._characters += len(piece)
             if self._stop_sequence is not None:
                 self._stop_sequence.push(token)
+            if self._reasoning is not None:
+                self._reasoning.take(token)
             self._text(piece, None)
         self.score = answer.score
         self._opening = None
@@ -125,6 +129,8 @@ class Detokenizer:
     def _answered(self, result: RowResult, token: int, finish: str | None) -> TokenChunk:
         self.tokens += 1
         self.score += result.logprob
+        if self._reasoning is not None:
+            self._reasoning.take(token)
         silent = finish == "stop" and not self._include_stop  # a stop token's text
         reason: int | str | None = None
         if finish == "stop" and token not in self._ends:
@@ -168,6 +174,7 @@ class Detokenizer:
             score=self.score,
             stop_reason=stop_reason,
             cached_tokens=self.cached_tokens,
+            reasoning_tokens=0 if self._reasoning is None else self._reasoning.tokens,
         )
 
     def _token_logprobs(

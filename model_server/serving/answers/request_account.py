@@ -24,6 +24,7 @@ class RequestAccount:
         """intervals: mean per token after the first, of its model's answers."""
         self.times = RequestTimes(tally, time.monotonic())
         self.trace: AnswerTrace | None = None  # None: nobody traces it
+        self.checked = tally.checked  # verdicts of finished answers
         self._stats = stats
         self._tally = tally
         self._intervals = intervals

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.loading.images.prepared import PreparedImage
+from model_server.serving.answers.checked_sink import Check, CheckedSink, Sink
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.request_account import RequestAccount
 from model_server.serving.lm_servable import LmServable
@@ -23,9 +24,6 @@ from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
 from sax.types import TokenChunk
 
 logger = logging.getLogger(__name__)
-
-# The last call carries an error or a chunk with a finish reason.
-Sink = Callable[[TokenChunk | SaxError], None]
 
 
 class RunningRequest:
@@ -66,6 +64,10 @@ class RunningRequest:
         """unseen: what is computed before there is anything to show."""
         self._answer = answer
         self._unseen = unseen
+
+    def check(self, check: Check, begun: str, after: str) -> None:
+        """Have the finished answer checked before its last chunk is told (see `CheckedSink`)."""
+        self._sink = CheckedSink(self._sink, check, self.account.checked, begun, after)
 
     def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.types import Grammar
 from model_server.grammars.call_format import after_channels, after_thoughts, call_format
 from model_server.grammars.constraint import Constraint, check_end, constrained_format
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
+from model_server.serving.chats.thinking import ReasoningOf, reasoning_of, reasons_already
 from model_server.text.dialect import THINK, kinds_of
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.types import GenerateRequest, Message
+from sax.types import GenerateRequest
 
 _MOST_FORMAT = 512 << 10  # characters
 
@@ -26,6 +28,11 @@ class AnswerDivision(NamedTuple):
 
     format: AnswerFormat | None = None  # told in its first chunk
     marks: frozenset[str] = frozenset()  # control tokens that have text
+    reasoning: ReasoningOf | None = None  # None: it is neither counted nor bounded
+
+    @property
+    def budget(self) -> ThinkingBudget | None:
+        return None if self.reasoning is None else self.reasoning.budget
 
 
 UNDIVIDED = AnswerDivision()
@@ -34,9 +41,10 @@ UNDIVIDED = AnswerDivision()
 def division_of(
     request: GenerateRequest, loaded: Loaded, prompt: Prompt | RenderedChat
 ) -> AnswerDivision:
-    """Return what divides the answer to a prompt, if that was asked for."""
+    """Return what divides the answer to a prompt, if that was asked for, and bounds its parts."""
+    reasoning = reasoning_of(request, loaded, prompt)
     if not (request.chat.divided and isinstance(prompt, RenderedChat)):
-        return UNDIVIDED
+        return UNDIVIDED if reasoning is None else AnswerDivision(reasoning=reasoning)
     dialect, calls = loaded.dialect, request.chat.may_call
     is_open = reasons_already(request, loaded, prompt)
     thinks = dialect.reasoning is ReasoningParser.THINK and dialect.thoughts != THINK
@@ -49,23 +57,7 @@ def division_of(
         dialect.thoughts if thinks else None,
         calls and dialect.generic,
     )
-    return AnswerDivision(told, dialect.marks(calls))
-
-
-def reasons_already(
-    request: GenerateRequest, loaded: Loaded, prompt: Prompt | RenderedChat
-) -> bool:
-    """Return True if the prompt ends inside the model's reasoning."""
-    if loaded.dialect.reasoning is not ReasoningParser.THINK:
-        return False
-    if not isinstance(prompt, RenderedChat):
-        return False
-    opens, closes = loaded.dialect.thoughts
-    if not request.chat.continue_final_message:
-        return prompt.text.rstrip().endswith(opens)
-    last = request.prompt[-1]
-    begun = "".join(last.texts) if isinstance(last, Message) else ""
-    return begun.rfind(opens) > begun.rfind(closes)
+    return AnswerDivision(told, dialect.marks(calls), reasoning)
 
 
 def constraint_on(

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from model_server.serving.metrics.bucket_counts import BucketCounts
+
+class BucketCounts:
+    """Counts values in buckets. Fed by one thread; read by any, a value late at most.
+
+    A histogram of prometheus_client takes a lock and four calls per value; this one a bisection.
+    """
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        """bounds: the highest value of each bucket, ascending; one without bound follows."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return each bound as Prometheus writes it, with the number of values up to it."""
+        names = (*map(floatToGoString, self._bounds), "+Inf")
+        return [(name, float(n)) for name, n in zip(names, accumulate(self._counts), strict=True)]
+
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
@@ -80,6 +110,8 @@ class RequestTally:
         self.max_tokens = BucketCounts(_TOKENS)
         # By reason: stop, length, score, cancelled, error, refused.
         self.ended = Counter[str]()
+        # Answers whose grammar held a part of their schema, by verdict: kept, broken, unchecked.
+        self.checked = Counter[str]()
 
 
 class RequestTallies(Collector):
@@ -95,15 +127,29 @@ class RequestTallies(Collector):
         tallies = dict(self._tallies)
         for attribute, name, text in _DISTRIBUTIONS:
             yield _histogram(name, text, tallies, lambda tally, a=attribute: getattr(tally, a))
-        ended = CounterMetricFamily(
+        yield _counter(
             "sax_requests_ended",
             "Requests that ended, by how: stop, length, score, cancelled, error, refused",
-            labels=["model", "reason"],
+            "reason",
+            {model: tally.ended for model, tally in tallies.items()},
         )
-        for model_id, tally in tallies.items():
-            for reason, count in sorted(tally.ended.copy().items()):
-                ended.add_metric([model_id, reason], count)
-        yield ended
+        yield _counter(
+            "sax_answers_checked",
+            "Finished answers whose grammar held only a part of their schema, by what a check of "
+            "the whole found: kept, broken, unchecked",
+            "verdict",
+            {model: tally.checked for model, tally in tallies.items()},
+        )
+
+
+def _counter(
+    name: str, text: str, label: str, counts: Mapping[str, Counter[str]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=["model", label])
+    for model_id, counted in counts.items():
+        for value, count in sorted(counted.copy().items()):
+            family.add_metric([model_id, value], count)
+    return family
 
 
 def _histogram(

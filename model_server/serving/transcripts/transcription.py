@@ -3,24 +3,104 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
+from typing import NamedTuple
 
 import numpy as np
 
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
-from model_server.serving.transcripts.segments import STEP_S, Piece, cut
-from model_server.serving.transcripts.thresholds import (
-    FORGETS_ABOVE,
-    Judged,
-    judged,
-    temperatures_of,
-)
 from model_server.sharing.audio.process import FRAMES_A_SECOND
 from sax.errors import InvalidRequest
 from sax.speech.languages import code_of
 from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+MOST_COMPRESSED = 2.4  # more: the text repeats itself
+LEAST_LOGPROB = -1.0  # mean of a token; less: the model does not believe it
+SILENCE = 0.6  # probability of no speech
+FORGETS_ABOVE = 0.5  # temperature of a text that is no guide to what follows
+
+
+class Judged(NamedTuple):
+    """A window's answer and what speaks for and against it."""
+
+    window: WrittenWindow
+    text: str
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+
+    @property
+    def is_silence(self) -> bool:
+        return self.window.no_speech > SILENCE and self.avg_logprob < LEAST_LOGPROB
+
+    @property
+    def is_bad(self) -> bool:
+        repeats = self.compression_ratio > MOST_COMPRESSED
+        return (repeats or self.avg_logprob < LEAST_LOGPROB) and not self.is_silence
+
+
+def judged(window: WrittenWindow, text: str, temperature: float) -> Judged:
+    mean = window.logprob / (len(window.tokens) + 1)
+    return Judged(window, text, temperature, mean, compression_ratio(text))
+
+
+def compression_ratio(text: str) -> float:
+    """Return how many times shorter zlib makes a text; 0 for none."""
+    plain = text.encode(errors="replace")
+    return len(plain) / len(zlib.compress(plain)) if plain else 0.0
+
+
+def temperatures_of(temperature: float) -> tuple[float, ...]:
+    """Return those to try in turn: a caller's own only, or for 0 warmer ones, too."""
+    return (temperature,) if temperature else TEMPERATURES
+
+
+FRAMES_A_STEP = 2  # of the spectrogram between two timestamps
+STEP_S = 0.02
+
+
+class Piece(NamedTuple):
+    start: float  # seconds after the window's start
+    end: float
+    tokens: tuple[int, ...]  # with timestamps
+
+
+class CutWindow(NamedTuple):
+    pieces: list[Piece]
+    frames: int  # from this window's start to the next one's
+
+
+def cut(tokens: Sequence[int], first_timestamp: int, frames: int) -> CutWindow:
+    """Cut a window's answer; frames: of sound in the window."""
+    times = [token >= first_timestamp for token in tokens]
+    pairs = [at for at in range(1, len(tokens)) if times[at - 1] and times[at]]
+    if not pairs:
+        return CutWindow([_whole(tokens, first_timestamp, frames)], frames)
+    ends_alone = times[-2:] == [False, True]  # no speech after the last timestamp
+    ends = [*pairs, len(tokens)] if ends_alone else pairs
+    pieces = [
+        Piece(
+            (tokens[begin] - first_timestamp) * STEP_S,
+            (tokens[end - 1] - first_timestamp) * STEP_S,
+            tuple(tokens[begin:end]),
+        )
+        for begin, end in zip([0, *ends], ends, strict=False)
+    ]
+    if ends_alone:
+        return CutWindow(pieces, frames)
+    advance = (tokens[pairs[-1] - 1] - first_timestamp) * FRAMES_A_STEP
+    return CutWindow(pieces, advance if 0 < advance <= frames else frames)
+
+
+def _whole(tokens: Sequence[int], first_timestamp: int, frames: int) -> Piece:
+    """Return the only segment: to its last timestamp, or to the window's end."""
+    last = max((token for token in tokens if token >= first_timestamp), default=first_timestamp)
+    steps = last - first_timestamp or frames // FRAMES_A_STEP
+    return Piece(0.0, steps * STEP_S, tuple(tokens))
+
 
 Ask = Callable[[SpeechWindow], Awaitable[WrittenWindow]]
 

@@ -154,6 +154,13 @@ def test_the_reason_of_the_end_is_told(
     assert (reply["stop_reason"], reply["stop_sequence"]) == (reason, sequence)
 
 
+def test_how_an_answer_breaks_its_schema_is_told_at_its_end() -> None:
+    said = chunks(["[1,1]"], None, finish_reason="stop", schema_violation="$: x")
+    assert whole(said)["schema_violation"] == "$: x"
+    *_, delta, _ = events(said)
+    assert delta["delta"]["schema_violation"] == "$: x"
+
+
 def test_reasoning_may_be_left_out() -> None:
     kinds = [
         block["type"]

@@ -123,6 +123,12 @@ def test_only_the_last_line_is_done_and_counts() -> None:
     assert (last["message"]["content"], last["eval_count"]) == ("", 2)
 
 
+def test_how_an_answer_breaks_its_schema_is_told_in_the_last_line() -> None:
+    said = [TokenChunk("[1,1]", finish_reason="stop", schema_violation="$: x")]
+    assert whole(said)["schema_violation"] == "$: x"
+    assert lines(said)[-1]["schema_violation"] == "$: x"
+
+
 def test_a_text_is_a_response() -> None:
     reply = whole(chunks(["Hm</think>So"], AnswerFormat(reasoning="think", reasoning_open=True)),
                   text_reply)  # fmt: skip

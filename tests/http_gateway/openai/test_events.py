@@ -115,6 +115,24 @@ def test_the_last_event_of_a_choice_tells_what_stopped_it_and_its_seed():
         assert not any("seed" in choice for choice in first)
 
 
+def test_the_last_event_tells_how_an_answer_breaks_its_schema():
+    for kind in (ChatEvents, CompletionEvents):
+        events = kind(HEAD, 0, Shape())
+        events(TokenChunk("[1,1]"))
+        why = "$: [1, 1] has non-unique elements"
+        last = choices(events(TokenChunk("", finish_reason="stop", schema_violation=why)))[-1]
+        assert (last["finish_reason"], last["schema_violation"]) == ("stop", why)
+
+
+def test_tokens_of_reasoning_are_counted_among_the_others():
+    shape = Shape(include_usage=True, continuous_usage=True)
+    chunk = TokenChunk("a", (1,), prompt_tokens=4, completion_tokens=3, reasoning_tokens=2)
+    events = ChatEvents(HEAD, 0, shape)
+    assert read(events(chunk))[-1]["usage"] == usage_of(4, 3, 0, 2)
+    assert usage([events, events], 1)["completion_tokens_details"] == {"reasoning_tokens": 4}
+    assert "completion_tokens_details" not in usage_of(4, 3, 0)
+
+
 def test_every_event_counts_the_tokens_so_far_if_asked():
     shape = Shape(include_usage=True, continuous_usage=True)
     for kind in (ChatEvents, CompletionEvents):

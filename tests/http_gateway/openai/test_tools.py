@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from http_gateway.openai.events import ChatEvents
-from http_gateway.openai.reply import Head, Transcript, chat_body, usage_of
+from http_gateway.openai.reply import (
+    Head,
+    Transcript,
+    chat_body,
+    completion_body,
+    usage,
+    usage_of,
+)
 from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import AnswerFormat, ChatOptions, HypothesisText, TokenChunk, TokenLogprob, Tool
@@ -117,6 +124,17 @@ def replied(text: str, format: AnswerFormat | None, shape: Shape = SHAPE) -> dic
     transcript = Transcript(shape=shape)
     transcript.add(TokenChunk(text, answer_format=format, finish_reason="stop"))
     return json.loads(chat_body(HEAD, [transcript], usage_of(1, 1, 0), shape))["choices"][0]
+
+
+def test_a_reply_tells_how_it_breaks_its_schema_and_how_much_was_reasoning() -> None:
+    transcript = Transcript()
+    ends = {"finish_reason": "stop", "completion_tokens": 5, "reasoning_tokens": 2}
+    transcript.add(TokenChunk("[1,1]", schema_violation="$: x", **ends))  # pyright: ignore[reportArgumentType]
+    counts = usage([transcript], 1)
+    for body in (chat_body, completion_body):
+        reply = json.loads(body(HEAD, [transcript], counts, SHAPE))
+        assert reply["choices"][0]["schema_violation"] == "$: x"
+        assert reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
 def test_a_reply_has_reasoning_content_and_calls() -> None:

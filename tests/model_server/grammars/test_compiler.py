@@ -18,9 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.grammars.compiler import ConstraintReader, GrammarCompiler, constraint_reader
+from model_server.grammars.compiler import (
+    AnswerVerdict,
+    ConstraintReader,
+    GrammarCompiler,
+    constraint_reader,
+)
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.grammars.grammar_state import MatcherState
+from model_server.grammars.reading.frames import ConstraintAnswer
 from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
@@ -250,8 +256,8 @@ DEEP_SCHEMA = json.dumps({**ITEMS, "c3000": {"type": "string"}, "$ref": "#/c0"})
 GOOD = Constraint("regex", "[a-z]{1,9}")
 
 
-def read(*constraints: Constraint) -> list[str | BaseException]:
-    async def every() -> list[str | BaseException]:
+def read(*constraints: Constraint) -> list[ConstraintAnswer | BaseException]:
+    async def every() -> list[ConstraintAnswer | BaseException]:
         reading = (constraint_reader().read(each, {"<|end|>": 300}) for each in constraints)
         return await asyncio.gather(*reading, return_exceptions=True)
 
@@ -267,7 +273,52 @@ def test_what_overflows_the_stack_is_refused_and_the_next_one_read(constraint: C
     assert isinstance(refused, InvalidRequest)
     assert refused.param == constraint.field
     assert "simplify it" in refused.text
-    assert isinstance(good, str)
+    assert isinstance(good, ConstraintAnswer)
+    assert (good.kind, good.partly) == ("grammar", False)
+
+
+SET = '{"type": "array", "items": {"type": "integer"}, "uniqueItems": true}'
+SLOW = '{"not": {"pattern": "^(a|a)*$"}}'
+
+
+def test_a_schema_that_a_grammar_holds_in_part_is_told_and_its_answers_are_checked() -> None:
+    one_of = '{"oneOf": [{"type": "integer"}, {"type": "number"}]}'
+    for schema in (SET, one_of):
+        (told,) = read(Constraint("json_schema", schema))
+        assert isinstance(told, ConstraintAnswer)
+        assert told.partly, schema
+
+    async def verdicts(*asked: tuple[str, str]) -> list[AnswerVerdict]:
+        return await asyncio.gather(*(constraint_reader().check(*each) for each in asked))
+
+    told = asyncio.run(
+        verdicts(
+            (SET, "[1, 2]"),
+            (SET, "[1, 1]"),
+            (one_of, "1"),
+            (SET, "[1"),
+            ('{"$ref": "http://localhost/schema"}', "1"),
+            ('{"not": {"pattern": "("}}', '"a"'),
+            (SET, "[" * 9999 + "]" * 9999),
+        )
+    )
+    kinds = ["kept", "broken", "broken", "broken", "unchecked", "unchecked", "broken"]
+    assert [each.kind for each in told[:6]] == kinds[:6]
+    assert told[1].why == "$: [1, 1] has non-unique elements"
+    assert told[6].kind in ("broken", "unchecked")
+
+
+@pytest.mark.extended
+def test_a_check_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model_server.grammars.compiler.SLOW_S", 0.5)
+    reader = ConstraintReader()
+
+    async def asked() -> list[AnswerVerdict]:
+        return [await reader.check(SLOW, json.dumps("a" * 40 + "b")), await reader.check(SET, "[]")]
+
+    slow, kept = asyncio.run(asked())
+    assert (slow.kind, kept.kind) == ("unchecked", "kept")
+    assert "could not be checked" in slow.why
 
 
 @pytest.mark.extended

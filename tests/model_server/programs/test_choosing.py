@@ -6,7 +6,7 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from model_server.programs.choosing import ProgramNeeds, choose, explain
+from model_server.programs.finding import ProgramNeeds, choose, explain
 from model_server.programs.manifest import Manifest
 from tests.each_case import each_case
 from tests.model_server.programs.made_here import KEYS, LIMITS, MANIFEST

@@ -19,7 +19,15 @@ from sax.call_form import (
     MISTRAL,
     MISTRAL_LIST,
 )
-from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
+from sax.chat import (
+    THINKING_TOKENS,
+    ChatOptions,
+    Message,
+    ReasoningParser,
+    Tool,
+    ToolCall,
+    ToolParser,
+)
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
 
@@ -82,7 +90,7 @@ def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
          "chat_template_kwargs.enable_thinking"),
         (ChatOptions(chat_template_kwargs='{"messages": []}'), [ASK],
          "chat_template_kwargs.messages"),
-        (ChatOptions(chat_template_kwargs='{"reasoning_effort": "low"}'), [ASK],
+        (ChatOptions(chat_template_kwargs='{"reasoning_effort": "most"}'), [ASK],
          "reasoning_effort"),
     ])  # fmt: skip
 def test_what_a_template_does_not_take_is_refused_by_name(
@@ -134,6 +142,15 @@ def test_no_reasoning_is_no_reasoning_as_the_template_has_it() -> None:
     assert render("{{ enable_thinking }}", options=none) == "False"
     assert render("{{ reasoning_effort }}", options=none) == "none"
     assert render("plain", options=none) == "plain"
+
+
+def test_an_effort_without_a_word_in_the_template_is_no_variable_of_it() -> None:
+    for effort in THINKING_TOKENS:
+        options = ChatOptions(chat_template_kwargs=f'{{"reasoning_effort": "{effort}"}}')
+        assert render("plain", options=options) == "plain"
+        assert render("{{ reasoning_effort }}", options=options) == effort
+    low = ChatOptions(chat_template_kwargs='{"reasoning_effort": "low"}')
+    assert render("{{ enable_thinking }}", options=low) == "", "only none says that"
 
 
 @each_case("tool, call", [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))])

@@ -273,6 +273,8 @@ CHUNKS = st.builds(
     ).map(tuple),
     version=VERSION | st.just(""),
     answer_format=FORMATS,
+    reasoning_tokens=I32,
+    schema_violation=TEXT,
 )
 
 

@@ -156,6 +156,8 @@ def _reconcile(draw: random.Random, body: dict[str, Any]) -> None:
         return
     if "max_completion_tokens" in body:
         body.pop("max_tokens", None)
+    if "thinking_token_budget" in body:
+        body.pop("max_thinking_tokens", None)
     if "top_logprobs" in body:
         body["logprobs"] = True
     if "best_of" in body:

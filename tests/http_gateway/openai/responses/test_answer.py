@@ -244,6 +244,12 @@ def test_an_answer_without_text_is_an_empty_message():
     assert [plain(item) for item in answer.whole()["output"]] == [("message", "", "")]
 
 
+def test_how_an_answer_breaks_its_schema_is_told_in_the_whole_response():
+    answer = ResponseAnswer(HEAD, TOOLS)
+    answer.read(TokenChunk("[1,1]", finish_reason="stop", schema_violation="$: x"))
+    assert answer.whole()["schema_violation"] == "$: x"
+
+
 def test_tokens_of_reasoning_are_counted():
     answer = ResponseAnswer(HEAD, TOOLS)
     for chunk in chunks(["<think>", "a", "b", "</think>", "c", "d"], HERMES):

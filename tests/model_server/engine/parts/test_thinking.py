@@ -11,7 +11,13 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
 from model_server.engine.limits import WindowLimits
-from model_server.engine.parts.thinking import BoundedState, ThinkingBudget, Thoughts
+from model_server.engine.parts.thinking import (
+    BoundedState,
+    ReasoningForm,
+    ReasoningTrack,
+    ThinkingBudget,
+    Thoughts,
+)
 from model_server.engine.types import Sampling
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.drafting.test_drafting import looping
@@ -36,7 +42,7 @@ def text_of(token: int) -> bytes:
 
 
 def budget_of(most: int, *, is_open: bool) -> ThinkingBudget:
-    return ThinkingBudget(most, b"<", b">", ENDS, is_open, text_of)
+    return ThinkingBudget(most, ENDS, ReasoningForm(b"<", b">", is_open, text_of))
 
 
 def asked(
@@ -62,7 +68,7 @@ def alone(request: EngineRequest, window: int | None = None) -> list[int]:
     """The answer, one token after the other."""
     budget = request.setting(ThinkingBudget)
     assert budget is not None
-    tokens, is_open, left = list(request.prompt), budget.is_open, budget.most
+    tokens, is_open, left = list(request.prompt), budget.form.is_open, budget.most
     due: list[int] = []
     for place in range(request.max_tokens):
         if is_open and not left and not due:
@@ -252,7 +258,8 @@ def test_guided_answers_end_their_reasoning_too(sizes: list[tuple[int, int]], pa
 
 def test_marks_are_found_across_tokens_and_a_blank_start_is_none() -> None:
     words = {1: b"\n", 2: b"<th", 3: b"ink>", 4: b"</think", 5: b"> So", 6: b"a"}
-    budget = ThinkingBudget(2, b"<think>", b"</think>", (4, 5), False, words.__getitem__)
+    form = ReasoningForm(b"<think>", b"</think>", False, words.__getitem__)
+    budget = ThinkingBudget(2, (4, 5), form)
     thoughts = Thoughts(budget, (1, 2, 3))
     assert (thoughts.room, thoughts.next) == (2, None)
     for token in (6, 6):
@@ -268,3 +275,12 @@ def test_marks_are_found_across_tokens_and_a_blank_start_is_none() -> None:
     thoughts.take(6)
     assert thoughts.next == 4
     assert Thoughts(budget, (1, 2, 6)).room is None, "it answers without reasoning"
+
+
+def test_tokens_between_the_marks_are_counted_and_the_marks_are_not() -> None:
+    track = ReasoningTrack(ReasoningForm(b"<", b">", False, text_of))
+    counts: list[int] = []
+    for token in (3, 1, 1, 7, 1, 3, 1, 7):
+        track.take(token)
+        counts.append(track.tokens)
+    assert counts == [0, 1, 2, 2, 2, 2, 3, 3]

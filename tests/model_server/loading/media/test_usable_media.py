@@ -9,7 +9,7 @@ import pytest
 
 from model_server.checkpoints.text_part import text_config
 from model_server.loading.draft_loading import drafted
-from model_server.loading.media.usable_media import with_usable_media
+from model_server.loading.served_recipe import with_usable_media
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe

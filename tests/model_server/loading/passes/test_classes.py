@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from model_server.loading.loader import ModelLoader
-from model_server.loading.passes.classes import activation_of
+from model_server.loading.passes.embed_loading import activation_of
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from model_server.models.labels import labels_of
 from sax.errors import CheckpointError

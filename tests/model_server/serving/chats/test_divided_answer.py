@@ -49,7 +49,10 @@ def test_the_format_says_how_the_answer_is_written_and_if_it_reasons_already() -
     assert told.format == AnswerFormat("hermes", "think", True, HERMES)
     assert told.marks == {"<think>", "</think>", "<tool_call>", "</tool_call>"}
     without = division_of(request(tool_choice="none"), loaded(QWEN), CLOSED)
-    assert without == AnswerDivision(AnswerFormat("none", "think"), {"<think>", "</think>"})  # pyright: ignore[reportArgumentType]
+    assert (without.format, without.marks) == (
+        AnswerFormat("none", "think"),
+        {"<think>", "</think>"},
+    )
 
 
 def test_nothing_is_told_of_other_answers() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 
-from model_server.serving.metrics.bucket_counts import BucketCounts
+from model_server.serving.metrics.request_tally import BucketCounts
 
 BOUNDS = (0.5, 1, 2.5)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from model_server.serving.transcripts.segments import Piece, cut
+from model_server.serving.transcripts.transcription import Piece, cut
 
 T = 1000  # the token of 0.00 s
 

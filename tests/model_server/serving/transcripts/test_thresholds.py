@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from model_server.loading.audio.loaded_audio import WrittenWindow
-from model_server.serving.transcripts.thresholds import (
+from model_server.serving.transcripts.transcription import (
     TEMPERATURES,
     Judged,
     compression_ratio,
