@@ -48,7 +48,6 @@ from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
-from http_gateway.openai.conversations.kept_conversations import CONVERSATIONS, KeptConversations
 from http_gateway.openai.conversations.routes import ConversationRoutes
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
@@ -56,6 +55,7 @@ from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.background import BackgroundRuns
+from http_gateway.openai.responses.kept_conversations import CONVERSATIONS, KeptConversations
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import ENDS, FOLDER, StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes

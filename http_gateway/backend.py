@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 from fastapi import Request
+from starlette.types import Receive
 
 from http_gateway.access.record import RequestRecord
 from http_gateway.access.request_span import CallSpan
@@ -20,7 +21,7 @@ from http_gateway.envelope import route_name
 from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.image_link import ImageLink, decoded
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.streams.sse import Ending, while_connected
+from http_gateway.streams.sse import Ending, disconnected, stop
 from sax.chat import Image, Sound
 from sax.client.attempts import shorter
 from sax.errors import Cancelled, InvalidRequest
@@ -210,3 +211,16 @@ def _filled(message: Message, images: Iterator[Image]) -> Message:
         return message
     parts = (next(images) if isinstance(p, ImageLink) else p for p in message.content)
     return replace(message, content=tuple(parts))
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` and return its result; cancel it and raise Cancelled on disconnect."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Cancelled("the client disconnected")
+    finally:
+        await stop(task, gone)

@@ -318,6 +318,7 @@ class ReplyOptions:
     add_special_tokens: bool | None = None  # a start token; None: for a text, not for a chat
     skip_special_tokens: bool = True  # control tokens have no text
     include_stop_str_in_output: bool = False  # the text ends with what stopped it
+    suffix: str | None = None  # text behind the answer, which then fills the middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,9 @@ class RequestSpan:
                 began_ns=began_ns,
                 ended_ns=time.time_ns(),
                 attributes={
-                    "gen_ai.operation.name": "execute_tool",
-                    "gen_ai.tool.name": name,
-                    "sax.mcp.server": server,
+                    names.OPERATION: "execute_tool",
+                    names.TOOL_NAME: name,
+                    names.MCP_SERVER: server,
                 },
                 error=error,
             )

@@ -64,7 +64,7 @@ Part = str | ImageLink
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SentBlock:
     kind: str
     at: str  # its path in the request
     fields: dict[str, Any]  # without those that change nothing
@@ -98,14 +98,14 @@ class Block:
                 return [self.text("text")]
 
 
-def read_blocks(content: object, at: str, holder: str) -> list[Block]:
+def read_blocks(content: object, at: str, holder: str) -> list[SentBlock]:
     """Return the blocks of a text or of a list. holder: as in PARTS.
 
     Raises InvalidRequest or UnsupportedParameter naming the part.
     """
     if isinstance(content, str):
         _CONTENT.check_text(content, at)
-        return [Block("text", at, {"text": content})]
+        return [SentBlock("text", at, {"text": content})]
     if not isinstance(content, list):
         raise InvalidRequest(f"{at}: send a text or a list of blocks", param=at)
     entries = cast("list[object]", content)
@@ -113,7 +113,7 @@ def read_blocks(content: object, at: str, holder: str) -> list[Block]:
     return [_block(entry, f"{at}[{n}]", PARTS[holder]) for n, entry in enumerate(entries)]
 
 
-def _block(entry: object, at: str, kinds: tuple[str, ...]) -> Block:
+def _block(entry: object, at: str, kinds: tuple[str, ...]) -> SentBlock:
     fields = object_at(entry, at)
     kind = fields.pop("type", None)
     if not isinstance(kind, str) or kind not in kinds:
@@ -125,7 +125,7 @@ def _block(entry: object, at: str, kinds: tuple[str, ...]) -> Block:
     check_cache_control(fields.pop("cache_control", None), f"{at}.cache_control")
     own = {name: value for name in _OWN[kind] if (value := fields.pop(name, None)) is not None}
     refuse_unsupported(fields, UNCHANGED[kind], at=f"{at}.")
-    return Block(kind, at, own)
+    return SentBlock(kind, at, own)
 
 
 def check_cache_control(value: object, at: str) -> None:
@@ -144,11 +144,11 @@ def check_cache_control(value: object, at: str) -> None:
         )
 
 
-def joined_texts(blocks: Iterable[Block], name: str = "text") -> str:
+def joined_texts(blocks: Iterable[SentBlock], name: str = "text") -> str:
     return "\n".join(block.text(name) for block in blocks if block.kind == name)
 
 
-def _image(block: Block) -> ImageLink:
+def _image(block: SentBlock) -> ImageLink:
     at = block.at
     source = object_at(block.fields.get("source"), f"{at}.source")
     kind = source.pop("type", None)
@@ -164,14 +164,14 @@ def _image(block: Block) -> ImageLink:
     return read_base64(own["data"], own["media_type"], f"{at}.source.data", at, _SOURCE)
 
 
-def _document(block: Block) -> list[Part]:
+def _document(block: SentBlock) -> list[Part]:
     at = f"{block.at}.source"
     source = object_at(block.fields.get("source"), at)
     kind = source.pop("type", None)
     if kind == "text":
         media_type = source.pop("media_type", "text/plain")
         refuse_unsupported({"media_type": media_type}, {"media_type": ("text/plain",)}, at=f"{at}.")
-        parts: list[Part] = [Block("text", at, source).text("data")]
+        parts: list[Part] = [SentBlock("text", at, source).text("data")]
         del source["data"]
     elif kind == "content":
         held = read_blocks(source.pop("content", None), f"{at}.content", "document")
@@ -186,12 +186,12 @@ def _document(block: Block) -> list[Part]:
     return ["\n".join(["<document>", *_named(block, "title", "context")]), *parts, "</document>"]
 
 
-def _search_result(block: Block) -> list[Part]:
+def _search_result(block: SentBlock) -> list[Part]:
     found = read_blocks(block.fields.get("content"), f"{block.at}.content", "system")
     head = ["<search_result>", *_named(block, "source", "title")]
     return ["\n".join([*head, joined_texts(found), "</search_result>"])]
 
 
-def _named(block: Block, *names: str) -> list[str]:
+def _named(block: SentBlock, *names: str) -> list[str]:
     """Return the texts that a block has under these names, each between tags."""
     return [f"<{name}>{block.text(name)}</{name}>" for name in names if name in block.fields]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from http_gateway.anthropic.blocks import Block, Part, joined_texts, read_blocks
+from http_gateway.anthropic.blocks import Part, SentBlock, joined_texts, read_blocks
 from http_gateway.bounds import bounded
 from http_gateway.images.image_link import joined
 from http_gateway.openai.tools import object_at, read_arguments, read_name
@@ -130,21 +130,21 @@ def _reminder(message: Message) -> Message:
     return Message("user", f"<system-reminder>\n{message.content}\n</system-reminder>")
 
 
-def _assistant(blocks: Sequence[Block], calls: dict[str, str]) -> Message:
+def _assistant(blocks: Sequence[SentBlock], calls: dict[str, str]) -> Message:
     made = tuple(_call(block) for block in blocks if block.kind == "tool_use")
     calls.update({call.id: call.name for call in made})
     reasoning = joined_texts(blocks, "thinking")
     return Message("assistant", joined_texts(blocks), tool_calls=made, reasoning=reasoning)
 
 
-def _call(block: Block) -> ToolCall:
+def _call(block: SentBlock) -> ToolCall:
     at = block.at
     given = object_at(block.fields.get("input"), f"{at}.input")
     name = read_name(block.fields.get("name"), at)
     return ToolCall(block.id("id"), name, read_arguments(given, f"{at}.input"))
 
 
-def _user(blocks: Iterable[Block], role: str, calls: Mapping[str, str]) -> Iterator[Message]:
+def _user(blocks: Iterable[SentBlock], role: str, calls: Mapping[str, str]) -> Iterator[Message]:
     """Return results, texts and images in their order; texts and images that follow each other are
     one message."""
     parts: list[Part] = []
@@ -160,7 +160,7 @@ def _user(blocks: Iterable[Block], role: str, calls: Mapping[str, str]) -> Itera
         yield Message(role, joined(parts))
 
 
-def _result(block: Block, calls: Mapping[str, str]) -> Message:
+def _result(block: SentBlock, calls: Mapping[str, str]) -> Message:
     at, id = block.at, block.id("tool_use_id")
     if id not in calls:
         raise InvalidRequest(

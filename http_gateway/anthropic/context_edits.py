@@ -165,13 +165,15 @@ def read_edits(value: Mapping[str, object] | None) -> tuple[Edit, ...]:
     if value is None:
         return ()
     fields = dict(value)
-    entries = fields.pop("edits", None)
-    entries = [] if entries is None else entries
+    given = fields.pop("edits", None)
     refuse_unsupported(fields, {}, at=f"{_FIELD}.")
+    if given is None:
+        return ()
     at = f"{_FIELD}.edits"
-    if not isinstance(entries, list) or len(cast("list[object]", entries)) > MOST_EDITS:
+    entries = cast("list[object]", given) if isinstance(given, list) else None
+    if entries is None or len(entries) > MOST_EDITS:
         raise InvalidRequest(f"{at}: send a list of at most {MOST_EDITS} edits", param=at)
-    return tuple(_edit(each, f"{at}[{n}]") for n, each in enumerate(cast("list[object]", entries)))
+    return tuple(_edit(each, f"{at}[{n}]") for n, each in enumerate(entries))
 
 
 def _edit(entry: object, at: str) -> Edit:

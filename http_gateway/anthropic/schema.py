@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from http_gateway.anthropic.blocks import check_cache_control
 from http_gateway.anthropic.content import AnthropicTurn, read_chat, referenced_tools
 from http_gateway.anthropic.context_edits import Edit, read_edits
-from http_gateway.anthropic.thinking import Thinking, read_thinking
+from http_gateway.anthropic.thinking import AskedThinking, read_thinking
 from http_gateway.anthropic.threads import check_thread
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
@@ -120,14 +120,14 @@ class AnthropicFields(BaseModel):
         )
 
     @cached_property
-    def thoughts(self) -> Thinking:
+    def thoughts(self) -> AskedThinking:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
         return read_thinking(self.thinking)
 
     def _check_shared(self) -> None:
         check_cache_control(self.cache_control, "cache_control")
         check_thread(self.thread)
-        self.options, self.edits  # noqa: B018  (checks their fields)
+        _ = self.options, self.edits  # checks their fields
 
     def _template_kwargs(self) -> str:
         """Return the variables of the template as JSON; "": there are none."""

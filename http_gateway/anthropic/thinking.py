@@ -18,7 +18,7 @@ _BUDGET = field(RequestRoute.MESSAGES, "thinking.budget_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class AskedThinking:
     kind: str = ""  # one of KINDS; "": as the model's template has it
     budget: int | None = None  # tokens of reasoning
     # With False the blocks of reasoning are empty. Else they have all of it: no model here writes
@@ -26,10 +26,10 @@ class Thinking:
     shown: bool = True
 
 
-def read_thinking(value: Mapping[str, object] | None) -> Thinking:
+def read_thinking(value: Mapping[str, object] | None) -> AskedThinking:
     """Raises InvalidRequest or UnsupportedParameter naming the field."""
     if value is None:
-        return Thinking()
+        return AskedThinking()
     fields = dict(value)
     kind, budget = fields.pop("type", None), fields.pop("budget_tokens", None)
     display, binding = fields.pop("display", None), fields.pop("block_binding", None)
@@ -43,7 +43,7 @@ def read_thinking(value: Mapping[str, object] | None) -> Thinking:
             param="thinking.block_binding",
         )
     refuse_unsupported(fields, {}, at="thinking.")
-    return Thinking(kind, _read_budget(kind, budget), display != "omitted")
+    return AskedThinking(kind, _read_budget(kind, budget), display != "omitted")
 
 
 def _one_of(known: tuple[str, ...], value: object, at: str) -> str:

@@ -19,6 +19,7 @@ from http_gateway.ollama.options import FLAGS, NUMBERS, TUNING
 from http_gateway.ollama.options import UNCHANGED as OPTION_UNCHANGED
 from http_gateway.ollama.schema import (
     ANSWER_UNCHANGED,
+    BARRED_BY_RAW,
     DURATION,
     EMBED_UNCHANGED,
     GENERATE_UNCHANGED,
@@ -216,8 +217,8 @@ GENERATE = RequestBody(
     replaced={**_OF_ANSWERS, "images": _pictures(_GENERATE, "images")},
     rules=(
         {
-            "if": _given("raw"),
-            "then": {"not": {"anyOf": [_given(name) for name in ("system", "think", "images")]}},
+            "if": {"anyOf": [_given("raw"), _given("suffix")]},
+            "then": {"not": {"anyOf": [_given(name) for name in BARRED_BY_RAW]}},
         },
     ),
 )

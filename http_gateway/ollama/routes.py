@@ -122,7 +122,7 @@ class OllamaRoutes:
         form: Form,
     ) -> Response:
         model_id = await self._backend.catalog.resolve(untagged(body.model))
-        if not prompt:
+        if not prompt and not body.reply().suffix:
             await self._check_loaded(model_id)
             end = b"\n" if body.streamed else b""
             media = LINES if body.streamed else JSON
@@ -151,6 +151,7 @@ class OllamaRoutes:
             model_id=model_id,
             prompt=prompt,
             sampling=body.sampling(),
+            reply=body.reply(),
             chat=PLAIN_CHAT if isinstance(prompt, str) else body.chat,
             request_id=RequestRecord.current().id_in_cell(reply_id),
         )

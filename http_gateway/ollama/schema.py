@@ -24,7 +24,7 @@ from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
-from sax.types import ChatOptions, Message, SamplingParams
+from sax.types import ChatOptions, Message, ReplyOptions, SamplingParams
 
 _CHAT, _GENERATE = RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE
 _EMBED, _OLD = RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS
@@ -43,7 +43,6 @@ ANSWER_UNCHANGED: dict[str, tuple[object, ...]] = {
 GENERATE_UNCHANGED: dict[str, tuple[object, ...]] = {
     **ANSWER_UNCHANGED,
     "context": ([],),
-    "suffix": ("",),
     "template": ("",),
     "width": (0,),
     "height": (0,),
@@ -100,6 +99,9 @@ class OllamaAnswerFields(OllamaFields):
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
         tops = (self.top_logprobs or 0) if self.logprobs else None
         return sampling_of(self.options, logprobs=tops, **self._constraint())
+
+    def reply(self) -> ReplyOptions:
+        return ReplyOptions()
 
     def _constraint(self) -> dict[str, Any]:
         if isinstance(self.format, dict):
@@ -169,6 +171,9 @@ class OllamaChat(OllamaAnswerFields):
         return Shape(tools=tools, include_reasoning=self.think is not False)
 
 
+BARRED_BY_RAW = ("system", "think", "images")
+
+
 class OllamaGenerate(OllamaAnswerFields):
     """POST /api/generate."""
 
@@ -176,6 +181,7 @@ class OllamaGenerate(OllamaAnswerFields):
     images: Annotated[list[str], bounded(_GENERATE, "images")] | None = None
     system: Annotated[str, bounded(_GENERATE, "system")] | None = None
     raw: Annotated[bool, checked(_GENERATE, "raw")] | None = None
+    suffix: Annotated[str, bounded(_GENERATE, "suffix")] | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -183,18 +189,27 @@ class OllamaGenerate(OllamaAnswerFields):
         self._check_keep_alive()
         self.sampling()
         self.chat  # noqa: B018  (checks its fields)
-        for name in ("system", "think", "images"):
-            if self.raw and getattr(self, name):
+        for name in BARRED_BY_RAW:
+            if self._is_bare and getattr(self, name):
                 raise InvalidRequest(
-                    f"{name} is for the model's template, which raw leaves out: send one of them",
+                    f"{name} is for the model's template, which raw and suffix leave out: send one "
+                    "of them",
                     param=name,
                 )
+
+    @property
+    def _is_bare(self) -> bool:
+        """True if the prompt is no chat."""
+        return bool(self.raw or self.suffix)
+
+    def reply(self) -> ReplyOptions:
+        return ReplyOptions(suffix=self.suffix or None)
 
     @property
     def text(self) -> str | tuple[Message, ...]:
         """The prompt, or with the model's template a chat. Empty: the model is only loaded."""
         prompt = self.prompt or ""
-        if self.raw or not (prompt or self.images):
+        if self._is_bare or not (prompt or self.images):
             return prompt
         system = (Message("system", self.system),) if self.system else ()
         content = with_pictures(self.images or (), prompt, "images")

@@ -12,7 +12,6 @@ from http_gateway.openai.unsupported import (
     CHAT_LABELS,
     CHAT_REMARKS,
     CHAT_UNCHANGED,
-    COMPLETION_UNCHANGED,
     LABELS,
     STREAM_OPTIONS_UNCHANGED,
 )
@@ -116,7 +115,7 @@ CHAT = RequestBody(
 COMPLETION = RequestBody(
     model=CompletionRequest,
     route=RequestRoute.COMPLETIONS,
-    unchanged=COMPLETION_UNCHANGED,
+    unchanged={},
     labels=LABELS,
     replaced={
         **_shared(RequestRoute.COMPLETIONS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, cast
 
 import msgspec
@@ -14,7 +15,7 @@ from http_gateway.openai.reply import Head
 from http_gateway.openai.reply_schema import check_beams
 from http_gateway.openai.schema import OpenAiRequest
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.unsupported import COMPLETION_UNCHANGED, LABELS, refuse_unsupported
+from http_gateway.openai.unsupported import LABELS, refuse_unsupported
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -75,13 +76,15 @@ class CompletionRequest(OpenAiRequest):
         | None
     ) = None
     echo: Annotated[bool, checked(RequestRoute.COMPLETIONS, "echo")] | None = None
+    suffix: Annotated[str, bounded(RequestRoute.COMPLETIONS, "suffix")] | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
-        refuse_unsupported(self.model_extra, COMPLETION_UNCHANGED, LABELS)
+        refuse_unsupported(self.model_extra, {}, LABELS)
         self._check_stream_options()
         self._check_thinking()
         self._check_best_of()
+        self._check_suffix()
         check_beams(self, self.generated)
         self._check_reply(self.logprobs)
         if len(self.prompt) * self.generated > MAX_PROMPTS:
@@ -90,6 +93,10 @@ class CompletionRequest(OpenAiRequest):
                 f"{MAX_PROMPTS} answers per request: send fewer prompts",
                 param="prompt",
             )
+
+    def _check_suffix(self) -> None:
+        if self.suffix and not all(isinstance(each, str) for each in self.prompt):
+            raise InvalidRequest("suffix goes with prompts that are texts", param="suffix")
 
     def _check_best_of(self) -> None:
         if self.generated < self.choices:
@@ -120,7 +127,8 @@ class CompletionRequest(OpenAiRequest):
 
     def reply(self) -> ReplyOptions:
         wanted = [tops for tops in (self._echoed_tops, self.prompt_logprobs) if tops is not None]
-        return self._reply(max(wanted, default=None), echo=bool(self.echo))
+        made = self._reply(max(wanted, default=None), echo=bool(self.echo))
+        return replace(made, suffix=self.suffix or None)
 
     def shape(self) -> Shape:
         return self._shape(self.generated, self._echoed_tops)

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any
 
+from http_gateway.openai.lark_pattern import NotRegular, lark_pattern
 from http_gateway.openai.tools import (
     object_at,
     read_description,
@@ -61,16 +62,27 @@ def _pattern(value: object, at: str, *, nested: bool) -> str | None:
         parts, at = own, f"{at}.grammar"
     syntax, definition = parts.pop("syntax", None), parts.pop("definition", None)
     refuse_others(parts, at)
-    if syntax != "regex":
+    if syntax not in ("regex", "lark"):
         raise UnsupportedParameter(
-            f"{at}.syntax is {quoted(syntax)}: the input of a call is held to a regex here; send "
-            "one, or the format text",
-            param=f"{at}.syntax",
+            f"{at}.syntax is {quoted(syntax)}: send regex or lark", param=f"{at}.syntax"
         )
     if not isinstance(definition, str):
         raise InvalidRequest(f"{at}.definition: send a text", param=f"{at}.definition")
-    field(RequestRoute.STREAM, "regex").check_text(definition, f"{at}.definition")
-    return f"^(?:{definition})$"
+    field(RequestRoute.STREAM, "grammar").check_text(definition, f"{at}.definition")
+    pattern = definition if syntax == "regex" else _of_lark(definition, at)
+    field(RequestRoute.STREAM, "regex").check_text(pattern, f"{at}.definition")
+    return f"^(?:{pattern})$"
+
+
+def _of_lark(definition: str, at: str) -> str:
+    try:
+        return lark_pattern(definition)
+    except NotRegular as exc:
+        raise UnsupportedParameter(
+            f"{at}.definition is no grammar that the input of a call can be held to: {exc}; send "
+            "rules without circles, a regex, or the format text",
+            param=f"{at}.definition",
+        ) from exc
 
 
 def custom_call(id: str, name: str, text: object, at: str) -> ToolCall:

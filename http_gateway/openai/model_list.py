@@ -84,7 +84,9 @@ class ModelListRoutes:
         it."""
         models = await self._backend.catalog.refresh()
         if ANTHROPIC_HEADER in request.headers:
-            return _json(anthropic_page(models, AnthropicPage(**request.query_params)))
+            return _json(
+                anthropic_page(models, AnthropicPage.model_validate(dict(request.query_params)))
+            )
         return _json({"object": "list", "data": [model_card(model) for model in models]})
 
     async def model(self, request: Request) -> Response:

@@ -30,9 +30,6 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
     "web_search_options": (),
     "chat_template": (),
 }
-COMPLETION_UNCHANGED: dict[str, tuple[object, ...]] = {
-    "suffix": ("",),
-}
 # Why these hold nothing else.
 CHAT_REMARKS = {
     "echo": "A chat has no text of its own.",
@@ -50,7 +47,7 @@ CHAT_REMARKS = {
     "prompt_cache_options": "Every prompt is cached here.",
     "prompt_cache_retention": "Every prompt is cached here.",
     "tool_choice": "allowed_tools bounds calls to some tools; the template has all of them.",
-    "tools": "Functions, and custom tools of free text or of a regex.",
+    "tools": "Functions, and custom tools of free text, a regex or a Lark grammar.",
 }
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from http_gateway.access.record import RequestRecord
 from http_gateway.streams.body_writer import BodyWriter, ConnectionWriter
-from sax.errors import Cancelled, Internal, SaxError
+from sax.errors import Internal, SaxError
 
 log = logging.getLogger(__name__)
 
@@ -57,19 +57,6 @@ async def stop(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` and return its result; cancel it and raise Cancelled on disconnect."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(disconnected(receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise Cancelled("the client disconnected")
-    finally:
-        await stop(task, gone)
 
 
 class Ending(Enum):

@@ -26,13 +26,14 @@ from collections.abc import Sequence as Seq
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.failure import DevicesLost
+from model_server.engine.ids import Ids
 from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.places import Places
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate
 from model_server.engine.running.ops import Choose, Pending, Propose, Runner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Ids, Sequence
+from model_server.engine.sequence import Sequence
 from model_server.engine.stats import EngineStats
 from model_server.engine.timing.step_clock import StepClock
 from model_server.engine.timing.step_times import StepTimes

@@ -14,7 +14,7 @@ from model_server.engine.parts.adapters import AdapterColumns
 from model_server.engine.parts.grammar import Grammars
 from model_server.engine.parts.long_positions import LongPositions
 from model_server.engine.parts.scores import ScoredPrompts
-from model_server.engine.parts.thinking import Thinking
+from model_server.engine.parts.thinking import BoundedThinking
 from model_server.engine.parts.tracing import Tracing
 from model_server.engine.request import EngineRequest, Finish, check
 from model_server.engine.sequence import Sequence
@@ -26,7 +26,7 @@ PARTS: tuple[type[EnginePart[Any]], ...] = (
     BeamSearches,
     LongPositions,
     Encodes,
-    Thinking,
+    BoundedThinking,
     Grammars,
     AdapterColumns,
 )

@@ -7,7 +7,6 @@ the last computed position of a row yields token p + 1. So the last token of all
 from __future__ import annotations
 
 import copy
-import threading
 
 from model_server.engine.hooks import Committing as HookCommitting
 from model_server.engine.hooks import SequenceHooks
@@ -154,17 +153,3 @@ Committing = HookCommitting[Sequence]
 def redone(sequence: Sequence) -> int:
     """Return how many of its last positions may be computed again."""
     return max((part.redone(sequence) for part in sequence.parts), default=0)
-
-
-class Ids:
-    """Ids of sequences, higher and higher, for all engines that share them. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = 1
-
-    def take(self, count: int = 1) -> int:
-        """Return the first of `count` ids that follow each other."""
-        with self._lock:
-            first, self._next = self._next, self._next + count
-        return first

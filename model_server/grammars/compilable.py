@@ -49,18 +49,18 @@ _BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximu
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00(?:[01]|7f)")
 
 
-class Compilable(NamedTuple):
+class CompilableSchema(NamedTuple):
     """A schema to compile."""
 
     schema: dict[str, Any] | bool
     dropped: frozenset[str]  # keywords that answers must be checked by
 
 
-def compilable(schema: Mapping[str, Any]) -> Compilable:
+def compilable(schema: Mapping[str, Any]) -> CompilableSchema:
     """Raises RecursionError for a schema that is nested too deeply."""
     weakening = Weakening(schema)
     made = _Rewriting(weakening).part(schema)
-    return Compilable(made, frozenset(weakening.dropped))
+    return CompilableSchema(made, frozenset(weakening.dropped))
 
 
 class _Rewriting:

@@ -75,7 +75,7 @@ def read_constraint(
     any_of_one: of `oneOf` any may hold, and several together. Raises InvalidRequest. Takes time for
     long grammars: run it within a limit.
     """
-    reading = _Reading(specials, any_of_one=any_of_one)
+    reading = _ConstraintReading(specials, any_of_one=any_of_one)
     try:
         grammar = _READERS[constraint.field](reading, constraint.value)
         return ReadConstraint(grammar, frozenset(reading.dropped))
@@ -91,7 +91,7 @@ def _wrong(field: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{field} cannot be used: {why[:300]}", param=field)
 
 
-class _Reading:
+class _ConstraintReading:
     """Reads the constraint of one request."""
 
     def __init__(self, specials: Mapping[str, int], *, any_of_one: bool) -> None:
@@ -222,13 +222,13 @@ def _object(value: object, name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-_READERS: dict[str, Callable[[_Reading, Any], str]] = {
-    "json_schema": _Reading.json_schema,
-    "json_object": _Reading.json_object,
-    "regex": _Reading.regex,
-    "choice": _Reading.choice,
-    "grammar": _Reading.grammar,
-    "structural_tag": _Reading.structural_tag,
+_READERS: dict[str, Callable[[_ConstraintReading, Any], str]] = {
+    "json_schema": _ConstraintReading.json_schema,
+    "json_object": _ConstraintReading.json_object,
+    "regex": _ConstraintReading.regex,
+    "choice": _ConstraintReading.choice,
+    "grammar": _ConstraintReading.grammar,
+    "structural_tag": _ConstraintReading.structural_tag,
 }
 _FIELDS = tuple(_READERS)  # of a request's sampling
-_READERS["tools"] = _Reading.tools
+_READERS["tools"] = _ConstraintReading.tools

@@ -17,7 +17,8 @@ from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-from model_server.serving.request_checks import bad_word_ids, check_ids
+from model_server.serving.request_checks import bad_word_ids, check_ids, text_ids
+from model_server.text.fill_in import fill_in_of
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
@@ -38,7 +39,7 @@ def prompt_ids(
 
     A chat must have been rendered. Raises InvalidRequest.
     """
-    if not prompt:
+    if not prompt and (request is None or not request.reply.suffix):
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
         )
@@ -67,6 +68,11 @@ def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded, reply: ReplyOptions)
         return [*start, *tokenizer.encode_chat(prompt.text)]
     if isinstance(prompt, str):
         add_bos = reply.add_special_tokens is not False
+        if reply.suffix is not None:
+            for text, param in ((prompt, "prompt"), (reply.suffix, "suffix")):
+                check_length(text, tokenizer, context, param)
+            around = fill_in_of(tokenizer)
+            return around.ids(prompt, reply.suffix, tokenizer, add_bos=add_bos)
         if whole:
             return text_ids(prompt, tokenizer, context, "prompt", add_bos=add_bos)
         check_bytes(prompt, tokenizer, context, "prompt")
@@ -74,20 +80,6 @@ def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded, reply: ReplyOptions)
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
-
-
-def text_ids(
-    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
-) -> list[int]:
-    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
-    check_length(text, tokenizer, context, param)
-    return tokenizer.encode(text, add_bos=add_bos)
-
-
-def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> None:
-    """Raise PromptTooLong for a text that is clearly longer than the context."""
-    check_bytes(text, tokenizer, context, param)
-    check_pieces(text, tokenizer.encode, context, param)
 
 
 def make_engine_request(
@@ -108,6 +100,8 @@ def make_engine_request(
             "the prompt: ask for fewer, or shorten the prompt",
             param="min_tokens",
         )
+    if request.reply.suffix is not None and not sampling.ignore_eos:
+        eos |= fill_in_of(loaded.tokenizer).ends
     stop_ids = eos | frozenset(sampling.stop_token_ids)
     if sampling.beam_size:
         beams, device_sampling = beam_search(sampling, stop_ids)

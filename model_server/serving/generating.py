@@ -98,7 +98,8 @@ class Generating:
             check_answer(request, loaded, self._servables.version(request.model_id))
             running.limit(request.timeout_s)
             constraint = constraint_of(request.sampling)
-            if constraint or request.answer or _takes_long(request.prompt, loaded):
+            slow = constraint or request.answer or request.reply.suffix is not None
+            if slow or _takes_long(request.prompt, loaded):
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 ids = prompt_ids(request.prompt, loaded, request)

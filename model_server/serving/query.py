@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-from model_server.serving.engine_request import check_length, prompt_ids, text_ids
-from model_server.serving.request_checks import check_ids
+from model_server.serving.engine_request import prompt_ids
+from model_server.serving.request_checks import check_ids, check_length, text_ids
 from model_server.text.id_list import join_ids, parse_ids
 from model_server.text.text_decoder import whole_text
 from model_server.text.tokenizer import split_ids

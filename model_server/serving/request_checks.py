@@ -9,6 +9,7 @@ from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import check_beams
 from model_server.serving.chats.rendered_chat import Prompt, is_chat
+from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from sax.chat import Message, images_of
 from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
@@ -87,12 +88,27 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
         _check_beside_images(reply)
     if reply.echo and is_chat(request.prompt):
         raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
+    if reply.suffix is not None:
+        _check_suffix(request)
     if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
         raise InvalidRequest(
             "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "
             "prompt_logprobs",
             param="max_tokens",
         )
+
+
+def _check_suffix(request: GenerateRequest) -> None:
+    reply = request.reply
+    if not isinstance(request.prompt, str):
+        raise InvalidRequest("suffix goes with a prompt that is one text", param="suffix")
+    for name in ("echo", "truncate_prompt_tokens", "prompt_logprobs"):
+        if (value := getattr(reply, name)) is not None and value is not False:
+            raise UnsupportedParameter(
+                f"with suffix, the prompt is two texts between marks, of which {name} would tell "
+                f"or cut one: leave out {name}, or suffix",
+                param=name,
+            )
 
 
 def _check_beside_images(reply: ReplyOptions) -> None:
@@ -163,3 +179,17 @@ def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int,
             if ids:
                 found[ids] = None
     return tuple(found)
+
+
+def text_ids(
+    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
+) -> list[int]:
+    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
+    check_length(text, tokenizer, context, param)
+    return tokenizer.encode(text, add_bos=add_bos)
+
+
+def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> None:
+    """Raise PromptTooLong for a text that is clearly longer than the context."""
+    check_bytes(text, tokenizer, context, param)
+    check_pieces(text, tokenizer.encode, context, param)

@@ -47,6 +47,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def middle_ids(self) -> tuple[int, int, int] | None:
+        """Tokens before the prefix, the suffix and the middle, if the checkpoint names them."""
+        ...
+
+    @property
     def longest_token(self) -> int:
         """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
         ...
@@ -114,12 +119,14 @@ class HfTokenizer:
         bos: int | str | None = None,
         eos: Iterable[int | str] = (),
         adds_bos: bool | None = None,
+        middle_ids: tuple[int, int, int] | None = None,
     ) -> None:
         """Start and end tokens are given by id or text; those not in the vocabulary are dropped.
 
         `adds_bos` None: as the post-processor does. Raises CheckpointError.
         """
         self.serialized = serialized
+        self.middle_ids = middle_ids
         self._start = parsed(serialized)
         self._charsmap = take_charsmap(self._start)
         normal, words = part_of(self._start.normalizer), part_of(self._start.pre_tokenizer)
@@ -311,6 +318,7 @@ class ByteTokenizer:
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
     control_ids: frozenset[int] = frozenset()
+    middle_ids: tuple[int, int, int] | None = None
     waits: bool = False
 
     def __init__(self, vocab_size: int) -> None:

@@ -29,7 +29,7 @@ class AgentTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class AgentLaunch:
     """A program with the variables and the first arguments that it needs."""
 
     program: str
@@ -38,7 +38,7 @@ class Launch:
     install: str = field(default="", compare=False)  # command that installs it
 
 
-def claude(target: AgentTarget) -> Launch:
+def claude(target: AgentTarget) -> AgentLaunch:
     """Anthropic's Claude Code, by /v1/messages."""
     models = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
     sizes = tuple(f"ANTHROPIC_DEFAULT_{each}_MODEL" for each in ("OPUS", "SONNET", "HAIKU"))
@@ -54,10 +54,10 @@ def claude(target: AgentTarget) -> Launch:
         # Else it takes the context for that of Anthropic's models.
         environ["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(target.context)
         environ["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
-    return Launch("claude", environ, install="npm install -g @anthropic-ai/claude-code")
+    return AgentLaunch("claude", environ, install="npm install -g @anthropic-ai/claude-code")
 
 
-def codex(target: AgentTarget) -> Launch:
+def codex(target: AgentTarget) -> AgentLaunch:
     """OpenAI's Codex, by /v1/responses."""
     provider = {
         "name": "sax",
@@ -71,7 +71,7 @@ def codex(target: AgentTarget) -> Launch:
     if target.context:
         settings.append(f"model_context_window={target.context}")
     arguments = [word for each in settings for word in ("-c", each)]
-    return Launch(
+    return AgentLaunch(
         "codex",
         {KEY_VARIABLE: target.key},
         (*arguments, "-m", target.model),
@@ -79,7 +79,7 @@ def codex(target: AgentTarget) -> Launch:
     )
 
 
-def opencode(target: AgentTarget) -> Launch:
+def opencode(target: AgentTarget) -> AgentLaunch:
     """OpenCode, by /v1/chat/completions; its configuration comes in a variable."""
     model: dict[str, object] = {"name": target.model}
     if target.context:
@@ -92,10 +92,10 @@ def opencode(target: AgentTarget) -> Launch:
     }
     config = {"provider": {"sax": provider}, "model": f"sax/{target.model}"}
     environ = {"OPENCODE_CONFIG_CONTENT": json.dumps(config), KEY_VARIABLE: target.key}
-    return Launch("opencode", environ, install="npm install -g opencode-ai")
+    return AgentLaunch("opencode", environ, install="npm install -g opencode-ai")
 
 
-def qwen(target: AgentTarget) -> Launch:
+def qwen(target: AgentTarget) -> AgentLaunch:
     """Qwen Code, by /v1/chat/completions."""
     environ = {
         "OPENAI_BASE_URL": target.v1,
@@ -103,20 +103,20 @@ def qwen(target: AgentTarget) -> Launch:
         "OPENAI_MODEL": target.model,
     }
     arguments = ("--auth-type", "openai")
-    return Launch("qwen", environ, arguments, install="npm install -g @qwen-code/qwen-code")
+    return AgentLaunch("qwen", environ, arguments, install="npm install -g @qwen-code/qwen-code")
 
 
-def aider(target: AgentTarget) -> Launch:
+def aider(target: AgentTarget) -> AgentLaunch:
     """aider, by /v1/chat/completions."""
     environ = {
         "OPENAI_API_BASE": target.v1,
         "OPENAI_API_KEY": target.key,
         "AIDER_MODEL": f"openai/{target.model}",
     }
-    return Launch("aider", environ, install="pip install aider-chat")
+    return AgentLaunch("aider", environ, install="pip install aider-chat")
 
 
-def goose(target: AgentTarget) -> Launch:
+def goose(target: AgentTarget) -> AgentLaunch:
     """Goose, by /v1/chat/completions."""
     environ = {
         "GOOSE_PROVIDER": "openai",
@@ -124,9 +124,9 @@ def goose(target: AgentTarget) -> Launch:
         "OPENAI_HOST": target.url,
         "OPENAI_API_KEY": target.key,
     }
-    return Launch("goose", environ, install="https://block.github.io/goose has its installers")
+    return AgentLaunch("goose", environ, install="https://block.github.io/goose has its installers")
 
 
-AGENTS: Mapping[str, Callable[[AgentTarget], Launch]] = {
+AGENTS: Mapping[str, Callable[[AgentTarget], AgentLaunch]] = {
     each.__name__: each for each in (claude, codex, opencode, qwen, aider, goose)
 }

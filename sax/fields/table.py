@@ -347,6 +347,7 @@ _REPLIES = (
     _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS, *_OLLAMA),
     _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
     _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
+    _text("suffix", TEXT_BYTES, RequestRoute.COMPLETIONS, RequestRoute.OLLAMA_GENERATE, *_OURS),
     _flag("return_token_ids", *_OPENAI, *_OURS),
     _flag("return_tokens_as_token_ids", *_OPENAI),
     _integer("truncate_prompt_tokens", -1, _INT32, *_OPENAI, *_OURS),

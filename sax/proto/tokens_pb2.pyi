@@ -174,7 +174,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., logprobs: _Optional[int] = ..., stop_sequence: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., max_thinking_tokens: _Optional[int] = ..., beam_size: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: bool = ..., tokens_per_beam: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., choice: _Optional[_Iterable[str]] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("echo", "prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "add_special_tokens", "skip_special_tokens", "include_stop_str_in_output")
+    __slots__ = ("echo", "prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "add_special_tokens", "skip_special_tokens", "include_stop_str_in_output", "suffix")
     ECHO_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +182,7 @@ class Reply(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SUFFIX_FIELD_NUMBER: _ClassVar[int]
     echo: bool
     prompt_logprobs: int
     return_token_ids: bool
@@ -189,7 +190,8 @@ class Reply(_message.Message):
     add_special_tokens: bool
     skip_special_tokens: bool
     include_stop_str_in_output: bool
-    def __init__(self, echo: bool = ..., prompt_logprobs: _Optional[int] = ..., return_token_ids: bool = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., skip_special_tokens: bool = ..., include_stop_str_in_output: bool = ...) -> None: ...
+    suffix: str
+    def __init__(self, echo: bool = ..., prompt_logprobs: _Optional[int] = ..., return_token_ids: bool = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., skip_special_tokens: bool = ..., include_stop_str_in_output: bool = ..., suffix: _Optional[str] = ...) -> None: ...
 
 class AnswerSoFar(_message.Message):
     __slots__ = ("token_ids", "score", "prompt_logprobs", "version", "traceparent")

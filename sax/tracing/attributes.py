@@ -18,6 +18,7 @@ FINISH_REASONS = "gen_ai.response.finish_reasons"
 ERROR_TYPE = "error.type"
 METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
 REQUEST_ID = "sax.request.id"
+TOOL_NAME, MCP_SERVER = "gen_ai.tool.name", "sax.mcp.server"
 
 _SAMPLING = (
     "temperature",

@@ -48,6 +48,7 @@ def check_generate(msg: tokens_pb2.Generate) -> None:
     _STREAM["account"].check_text(msg.account)
     _STREAM["cache_salt"].check_text(msg.cache_salt)
     _check_prompt(msg)
+    _STREAM["suffix"].check_text(msg.reply.suffix)
     _STREAM["answer.token_ids"].check_count(len(msg.answer.token_ids))
     _STREAM["answer.version"].check_text(msg.answer.version)
     for name in _MANY:

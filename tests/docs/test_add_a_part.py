@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import indent
 
 from model_server.engine.hooks import SequenceHooks
-from model_server.engine.parts.thinking import Thinking
+from model_server.engine.parts.thinking import BoundedThinking
 from model_server.engine.registry import PARTS
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_the_code_of_the_page_is_that_of_the_part() -> None:
         if (indent(piece, "    ") if piece in methods else piece) + "\n" not in part
     ]
     assert missing == []
-    assert Thinking in PARTS
+    assert BoundedThinking in PARTS
 
 
 def test_the_page_lists_every_hook_and_names_parts_that_exist() -> None:

@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from http_gateway.body import read_body
 from http_gateway.bounds import bounded
-from http_gateway.openai.conversations.kept_conversations import KeptConversations
 from http_gateway.openai.responses.answer import ResponseItem, ResponseItemList
 from http_gateway.openai.responses.bodies import items_schema
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import to_new_items
+from http_gateway.openai.responses.kept_conversations import KeptConversations
 from http_gateway.openai.responses.schema import check_included
 from http_gateway.openai.stored import PageQuery, list_body, page_of
 from http_gateway.openai.unsupported import refuse_unsupported

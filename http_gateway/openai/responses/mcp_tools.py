@@ -76,7 +76,7 @@ def _names(value: object, at: str) -> frozenset[str] | None:
     if value is None:
         return None
     if isinstance(value, dict):
-        parts = object_at(value, at)
+        parts = object_at(cast("dict[str, object]", value), at)
         value = parts.pop("tool_names", None)
         refuse_others(parts, at)
         at = f"{at}.tool_names"
@@ -94,7 +94,7 @@ def _approval(value: object, at: str) -> tuple[frozenset[str] | None, frozenset[
         return frozenset(), frozenset()
     if not isinstance(value, dict):
         raise InvalidRequest(f"{at}: send {' or '.join(_APPROVALS)}, or an object", param=at)
-    parts = object_at(value, at)
+    parts = object_at(cast("dict[str, object]", value), at)
     asks, free = (_names(parts.pop(name, None), f"{at}.{name}") for name in _APPROVALS)
     refuse_others(parts, at)
     return asks, free or frozenset()

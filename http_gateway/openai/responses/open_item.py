@@ -23,7 +23,7 @@ class _TextForm(NamedTuple):
     part: str
     text: str
     around: str
-    index: str
+    place: str  # name of the number of the part
 
 
 _MESSAGE = _TextForm(
@@ -105,7 +105,7 @@ class OpenItem:
     def _place(self) -> dict[str, Any]:
         """The fields by which an event names this item."""
         place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
-        return place if self.kind in _CALLS else {**place, self._form.index: 0}
+        return place if self.kind in _CALLS else {**place, self._form.place: 0}
 
     def begun(self) -> list[ResponseEvent]:
         announced = self.whole("in_progress", empty=True)

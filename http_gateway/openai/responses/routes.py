@@ -16,7 +16,6 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.mcp.servers import McpServers
-from http_gateway.openai.conversations.kept_conversations import KeptConversations
 from http_gateway.openai.reply import ended_early
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
@@ -29,6 +28,7 @@ from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, listed, to_items, to_new_items
+from http_gateway.openai.responses.kept_conversations import KeptConversations
 from http_gateway.openai.responses.mcp_rounds import Made, McpRounds
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length

@@ -148,7 +148,8 @@ class ResponseRequest(SamplingFields):
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
         if self.stream_options and not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        self.options, self.style, self.servers  # noqa: B018  (check their fields)
+        for checked_when_read in ("options", "style", "servers"):
+            getattr(self, checked_when_read)
         self.sampling()
 
     def _check_spelling(self) -> None:
@@ -210,7 +211,7 @@ class ResponseRequest(SamplingFields):
     def summary(self) -> str | None:
         """How reasoning is to be summed up; None: not at all. Raises UnsupportedParameter."""
         given = {k: v for k, v in (self.reasoning or {}).items() if k != "effort"}
-        names = dict.fromkeys(("summary", "generate_summary"), SUMMARIES)
+        names: dict[str, tuple[object, ...]] = {"summary": SUMMARIES, "generate_summary": SUMMARIES}
         refuse_unsupported(given, names, at="reasoning.")
         return cast("str | None", given.get("summary") or given.get("generate_summary"))
 

@@ -31,6 +31,7 @@ PRE_TOKENIZERS: Mapping[str, list[Mapping[str, Any]]] = MappingProxyType(
 FOR_TOOLS = "tokenizer.chat_template.tool_use"  # another chat template, for chats with tools
 _CONTROL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _ADDED = (*_CONTROL, TokenType.USER_DEFINED)
+_MIDDLE_KEYS = ("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id")
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -62,7 +63,16 @@ def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
         bos=vocabulary.bos,
         eos=[*(token_id for token_id in eos_ids if token_id is not None), *ends],
         adds_bos=adds_bos,
+        middle_ids=_middle_ids(metadata, len(tokens)),
     )
+
+
+def _middle_ids(metadata: dict[str, Any], size: int) -> tuple[int, int, int] | None:
+    """Return the tokens for filling in the middle, if the file names all of them."""
+    prefix, suffix, middle = (_token_id(metadata, key, size) for key in _MIDDLE_KEYS)
+    if prefix is None or suffix is None or middle is None:
+        return None
+    return prefix, suffix, middle
 
 
 def _adds_bos(kind: str, metadata: dict[str, Any]) -> bool:

@@ -16,18 +16,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from model_server.engine.engine import (
-    Announce,
-    Engine,
-    EngineRequest,
-    EngineStats,
-    SequenceUpdate,
-)
+from model_server.engine.engine import Announce, Engine, EngineRequest, EngineStats, SequenceUpdate
 from model_server.engine.failure import DevicesLost
+from model_server.engine.ids import Ids
 from model_server.engine.outbox import Deliver
 from model_server.engine.request import Begun
 from model_server.engine.running.ops import Runner
-from model_server.engine.sequence import Ids
 from model_server.engine.types import RowResult
 from sax.errors import ReplicaLost, SaxError
 

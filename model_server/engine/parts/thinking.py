@@ -120,7 +120,7 @@ class Thoughts:
         self._ending = ()
 
 
-class Thinking(EnginePart[Thoughts]):
+class BoundedThinking(EnginePart[Thoughts]):
     """Ends the reasoning of answers without a grammar; those with one have a `BoundedState`."""
 
     def begin(self, sequence: Sequence) -> Thoughts | None:

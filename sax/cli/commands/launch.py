@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sax.auth.credentials import TOKEN_VARIABLE
-from sax.cli.agents import AGENTS, NO_KEY, AgentTarget, Launch
+from sax.cli.agents import AGENTS, NO_KEY, AgentLaunch, AgentTarget
 from sax.cli.model_argument import full_name
 from sax.command import say
 from sax.config import GATEWAY_PORT
@@ -63,7 +63,7 @@ def launch(
     _start(made, command)
 
 
-def _start(made: Launch, command: list[str]) -> None:
+def _start(made: AgentLaunch, command: list[str]) -> None:
     """Become the agent. Raises InvalidRequest if it is not installed."""
     path = shutil.which(made.program)
     if path is None:
@@ -72,7 +72,7 @@ def _start(made: Launch, command: list[str]) -> None:
     os.execve(path, command, {**os.environ, **made.environ})
 
 
-def _exports(made: Launch) -> list[str]:
+def _exports(made: AgentLaunch) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in made.environ.items()]
 
 

@@ -15,7 +15,7 @@ from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
 from sax.errors import PromptTooLong, QueueFull, ReplicaLost, UnsupportedParameter
-from sax.types import AnswerFormat, ChatOptions, GenerateRequest, TokenChunk
+from sax.types import PLAIN_CHAT, AnswerFormat, ChatOptions, GenerateRequest, TokenChunk
 from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.described import check
@@ -168,7 +168,7 @@ class PlainTemplate(FakeCell):
         self._check(request.chat)
         await super().generate_to(request, *more, **named)
 
-    async def tokenize(self, *asked: Any, chat: ChatOptions, **named: Any) -> Any:
+    async def tokenize(self, *asked: Any, chat: ChatOptions = PLAIN_CHAT, **named: Any) -> Any:
         self._check(chat)
         return await super().tokenize(*asked, chat=chat, **named)
 

@@ -196,12 +196,23 @@ def test_a_prompt_is_a_chat_unless_it_is_raw() -> None:
         assert not schema.is_valid({"model": "m", "prompt": "Hi", **fields})
 
 
-@each_case("name", ["suffix", "template", "context", "width"])
+@each_case("name", ["template", "context", "width"])
 def test_parts_of_other_servers_prompts_are_refused(name: str) -> None:
     value = [1] if name == "context" else 5 if name == "width" else "x"
     with pytest.raises(UnsupportedParameter) as caught:
         generate(**{name: value})
     assert caught.value.param == name
+
+
+def test_a_text_behind_the_answer_makes_the_prompt_bare() -> None:
+    body = generate(suffix="}", raw=None)
+    assert (body.text, body.reply().suffix) == ("Hi", "}")
+    assert generate(suffix="").reply().suffix is None
+    for fields in ({"system": "s"}, {"think": True}):
+        with pytest.raises(InvalidRequest):
+            generate(suffix="}", **fields)
+        schema = jsonschema.Draft202012Validator(GENERATE.schema())
+        assert not schema.is_valid({"model": "m", "prompt": "Hi", "suffix": "}", **fields})
 
 
 def test_texts_to_embed_are_one_or_many() -> None:

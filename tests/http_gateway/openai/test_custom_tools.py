@@ -42,6 +42,8 @@ def test_a_custom_tool_is_a_strict_function_with_one_text() -> None:
     ({"name": "f", "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}},
      "at.format.syntax"),
     ({"name": "f", "format": {"type": "grammar", "syntax": "regex"}}, "at.format.definition"),
+    ({"name": "f", "format": {"type": "grammar", "syntax": "lark", "definition": "start: start"}},
+     "at.format.definition"),
 ])  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(given: dict[str, Any], param: str) -> None:
     with pytest.raises((InvalidRequest, UnsupportedParameter)) as caught:

@@ -358,7 +358,6 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
         (CHATS, {"functions": [{"name": "f"}]}, "functions"),
         (CHATS, {"no_such": 1}, "no_such"),
         (CHATS, {"echo": True}, "echo"),
-        (COMPLETIONS, {"suffix": "x"}, "suffix"),
     ],
 )
 async def test_an_unsupported_field_is_a_400_that_names_it(

@@ -311,7 +311,7 @@ def test_a_prompt_is_read_whole_or_refused(prompt: object):
 @each_case(
     "fields, param",
     [
-        ({"suffix": "end"}, "suffix"),
+        ({"suffix": "end", "prompt": [1, 2]}, "suffix"),
         ({"n": 3, "best_of": 2}, "best_of"),
         ({"n": 2, "best_of": 3, "stream": True}, "best_of"),
         ({"prompt": ["x"] * 20, "best_of": 8}, "prompt"),
@@ -335,6 +335,11 @@ def test_echoed_and_listed_logprobs_of_a_prompt_are_asked_for_together():
     assert both.reply().prompt_logprobs == 5
     assert (both.shape().echoed_tops, both.shape().prompt_logprobs) == (2, 5)
     assert completion(logprobs=2).reply().prompt_logprobs is None
+
+
+def test_a_text_behind_the_answer_is_told_to_the_model():
+    assert completion(suffix="}", prompt=["a", "b"]).reply() == ReplyOptions(suffix="}")
+    assert completion(suffix="").reply() == ReplyOptions()
 
 
 def test_a_completion_of_no_tokens_is_not_one_of_the_default_length():

@@ -12,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from http_gateway.backend import while_connected
 from http_gateway.streams.body_writer import ConnectionWriter
-from http_gateway.streams.sse import (
-    Ending,
-    EventSource,
-    EventStream,
-    Script,
-    event,
-    while_connected,
-)
+from http_gateway.streams.sse import Ending, EventSource, EventStream, Script, event
 from sax.errors import Cancelled, Internal, QueueFull, SaxError
 
 

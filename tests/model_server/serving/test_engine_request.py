@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace as with_fields
@@ -12,12 +12,17 @@ from model_server.services.lm_service import sample_seeds
 from model_server.serving.chats.rendered_chat import RenderedChat
 from model_server.serving.engine_request import make_engine_request, of_caller, prompt_ids
 from model_server.serving.handler import score_engine_request
-from model_server.serving.request_checks import check_asker, check_device_sampling, check_sampling
+from model_server.serving.request_checks import (
+    check_asker,
+    check_device_sampling,
+    check_reply,
+    check_sampling,
+)
 from model_server.text.tokenizer import ByteTokenizer
 from sax.auth.acl import ANYONE, Principal
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.sampling import DEVICE_FIELDS
-from sax.types import GenerateRequest, ModelSpec, SamplingParams
+from sax.types import GenerateRequest, ModelSpec, ReplyOptions, SamplingParams
 from tests.model_server.fake_model import LIMITS, FakeModels
 from tests.model_server.refusals import refusal
 
@@ -65,6 +70,44 @@ def test_an_empty_prompt_is_refused() -> None:
     for prompt in ("", ()):
         with pytest.raises(InvalidRequest, match="empty"):
             prompt_ids(prompt, LOADED)
+
+
+def test_an_answer_between_two_texts_ends_with_the_ends_of_such_answers() -> None:
+    """Bytes are its marks."""
+
+    class Between(ByteTokenizer):
+        middle_ids = (1, 2, 3)
+        marks: ClassVar = {"<EOT>": 4}
+
+        def encode_chat(self, rendered: str) -> list[int]:
+            return [self.marks.get(rendered, 0)]
+
+        def token_text(self, token_id: int) -> str:
+            return "<EOT>" if token_id == 4 else super().token_text(token_id)
+
+    loaded = replace(LOADED, tokenizer=Between(256))
+    request = GenerateRequest(model_id=MODEL, prompt="hi", reply=ReplyOptions(suffix="}"))
+    ids = prompt_ids(request.prompt, loaded, request)
+    assert ids == [1, *b"hi", 2, *b"}", 3]
+    assert make_engine_request(ids, request, loaded).stop_ids == {4}
+    assert prompt_ids("", loaded, replace(request, prompt="")) == [1, 2, *b"}", 3]
+    with pytest.raises(UnsupportedParameter, match="filling in the middle"):
+        prompt_ids(request.prompt, LOADED, request)
+
+
+def test_what_a_text_behind_the_answer_excludes_is_refused_by_name() -> None:
+    request = GenerateRequest(model_id=MODEL, prompt="hi", reply=ReplyOptions(suffix="}"))
+    check_reply(request, LOADED)
+    refused = {
+        "suffix": replace(request, prompt=(1, 2)),
+        "echo": replace(request, reply=ReplyOptions(suffix="}", echo=True)),
+        "prompt_logprobs": replace(request, reply=ReplyOptions(suffix="}", prompt_logprobs=0)),
+        "truncate_prompt_tokens": replace(
+            request, reply=ReplyOptions(suffix="}", truncate_prompt_tokens=-1)
+        ),
+    }
+    for param, each in refused.items():
+        assert refusal(check_reply, each, LOADED).param == param
 
 
 def test_a_token_that_the_model_has_no_row_for_is_refused() -> None:

@@ -192,6 +192,7 @@ REPLIES = st.builds(
     add_special_tokens=st.none() | st.booleans(),
     skip_special_tokens=st.booleans(),
     include_stop_str_in_output=st.booleans(),
+    suffix=st.none() | TEXT,
 )
 SAMPLING = st.builds(
     SamplingParams,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import openai
 
 from http_gateway.config import GatewayConfig
 from sax.chat import Message
@@ -109,3 +110,20 @@ async def test_without_a_store_or_room_the_flag_is_named(http: httpx.AsyncClient
     place = await begun(full)
     reply = await full.post(f"{place}/items", json={"items": [ITEM]})
     assert "--max_key_bytes" in reply.json()["error"]["message"]
+
+
+async def test_openai_s_own_package_keeps_conversations(keeping: httpx.AsyncClient):
+    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="x")
+    sdk = client.with_options(http_client=keeping)
+    begun = await sdk.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "abc"}]
+    )
+    response = await sdk.responses.create(
+        model="smollm2", input="de", conversation=begun.id, background=True
+    )
+    while response.status == "in_progress":
+        response = await sdk.responses.retrieve(response.id)
+    assert response.output_text == " 5 6 7 8 9"
+    items = [item async for item in sdk.conversations.items.list(begun.id, limit=1)]
+    assert [item.type for item in items] == ["message"] * 3
+    assert (await sdk.conversations.delete(begun.id)).deleted

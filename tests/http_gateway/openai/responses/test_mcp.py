@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from http_gateway.app import create_app
@@ -14,10 +15,12 @@ from http_gateway.config import GatewayConfig
 from http_gateway.mcp.servers import McpServers
 from sax.chat import AnswerFormat, Message, ToolCall
 from sax.storage.object_store import open_store
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest, TokenChunk
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.http_gateway.mcp.server import URL, AddingServer
+from tests.recorded_spans import RecordedSpans
 
 PATH = "/v1/responses"
 SERVER = {"type": "mcp", "server_label": "math", "server_url": URL, "require_approval": "never"}
@@ -54,11 +57,20 @@ class TalkingCell(FakeCell):
         await super().generate_to(request, sink, timeout_s)
 
 
-def gateway(cell: FakeCell, server: AddingServer) -> httpx.AsyncClient:
+def gateway(cell: FakeCell, server: AddingServer, tracer: Tracer = NO_TRACER) -> httpx.AsyncClient:
     mcp = McpServers(urls=frozenset([URL]), transport=server.transport)
-    app = create_app(cell, GatewayConfig(), store=open_store("memory://"), mcp=mcp)
+    store = open_store("memory://")
+    app = create_app(cell, GatewayConfig(), store=store, tracer=tracer, mcp=mcp)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+
+def last_said(cell: FakeCell) -> object:
+    """The content of the last message that the model was asked with."""
+    prompt = cell.requests[-1].prompt
+    assert isinstance(prompt, tuple)
+    assert isinstance(prompt[-1], Message)
+    return prompt[-1].content
 
 
 def events(reply: httpx.Response) -> list[dict[str, Any]]:
@@ -134,12 +146,10 @@ async def test_calls_wait_for_approval_and_go_on_with_it():
         assert [item["type"] for item in second["output"]] == ["mcp_call", "message"]
         assert second["output"][0]["approval_request_id"] == request["id"]
         assert server.calls() == [{"name": "add", "arguments": {"a": 1}}]
-        assert isinstance(prompt := cell.requests[-1].prompt, tuple)
-        assert prompt[-1].content == "1"
+        assert last_said(cell) == "1"
         body = {**more, "input": [{**said, "approve": False, "reason": "No."}]}
         assert (await http.post(PATH, json=body)).status_code == 200
-        assert isinstance(prompt := cell.requests[-1].prompt, tuple)
-        assert prompt[-1].content == "The user did not approve this call. No."
+        assert last_said(cell) == "The user did not approve this call. No."
         assert len(server.calls()) == 1
         # What was approved and made before is not made again.
         again = {**more, "previous_response_id": second["id"], "input": "And?"}
@@ -186,6 +196,17 @@ async def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], para
     assert server.bodies == []
 
 
+async def test_each_call_is_a_span_below_its_request():
+    cell, server = TalkingCell(call("math__add", a=1) + call("math__fail"), "Done."), AddingServer()
+    spans = RecordedSpans()
+    async with gateway(cell, server, spans) as http:
+        assert (await http.post(PATH, json=ASKED)).status_code == 200
+    good, bad = [span for span in spans.all if span.name.startswith("execute_tool")]
+    assert (good.name, good.attributes["sax.mcp.server"]) == ("execute_tool add", "math")
+    assert (good.error, bad.error) == ("", "failed")
+    assert good.parent == spans.all[-1].context
+
+
 async def test_a_server_that_fails_is_named():
     server = AddingServer()
     server.status = 500
@@ -193,3 +214,17 @@ async def test_a_server_that_fails_is_named():
         reply = await http.post(PATH, json=ASKED)
     assert reply.status_code == 400
     assert "the MCP server math cannot be used" in reply.json()["error"]["message"]
+
+
+async def test_openai_s_own_package_reads_lists_calls_and_answers():
+    cell, server = TalkingCell(call("math__add", a=1, b=2), "3."), AddingServer()
+    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="x")
+    async with client.with_options(http_client=gateway(cell, server)) as sdk:
+        tool: Any = SERVER
+        asked = sdk.responses.stream(model="smollm2", input="1+2?", tools=[tool])
+        async with asked as stream:
+            kinds = [event.type async for event in stream]
+            told = await stream.get_final_response()
+    assert "response.mcp_call.completed" in kinds
+    assert [item.type for item in told.output] == ["mcp_list_tools", "mcp_call", "message"]
+    assert told.output_text == "3."
