@@ -9,15 +9,14 @@ import math
 from dataclasses import fields
 from typing import Any
 
-import msgspec
-
-from sax import call_form, errors
-from sax.chat import PLAIN_CHAT, AnswerFormat
+from sax import errors
+from sax.chat import PLAIN_CHAT
 from sax.errors import SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, ReplyOptions, SamplingParams, TokenChunk
+from sax.wire.answer_formats import decode_answer_format, put_answer_format
 from sax.wire.asked import (
     decode_answer,
     decode_hypothesis,
@@ -127,22 +126,11 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
     if chunk.schema_violation:
         msg.schema_violation = chunk.schema_violation
     if chunk.answer_format is not None:
-        _put_answer_format(msg.answer_format, chunk.answer_format)
+        put_answer_format(msg.answer_format, chunk.answer_format)
     if isinstance(chunk.stop_reason, str):
         msg.stop_text = chunk.stop_reason
     elif chunk.stop_reason is not None:
         msg.stop_token_id = chunk.stop_reason
-
-
-def _put_answer_format(msg: tokens_pb2.AnswerFormat, format: AnswerFormat) -> None:
-    msg.tools, msg.reasoning = format.tools, format.reasoning
-    msg.reasoning_open, msg.generic = format.reasoning_open, format.generic
-    if format.calls is not None:
-        msg.calls = call_form.encoded(format.calls)
-    if format.kinds:
-        msg.kinds = msgspec.json.encode(format.kinds).decode()
-    if format.thoughts is not None:
-        msg.reasoning_begin, msg.reasoning_end = format.thoughts
 
 
 def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
@@ -164,28 +152,13 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         tuple(map(decode_hypothesis, found)) if (found := msg.hypotheses) else (),
         msg.version,
         answer_format=(
-            _decode_answer_format(msg.answer_format) if msg.HasField("answer_format") else None
+            decode_answer_format(msg.answer_format) if msg.HasField("answer_format") else None
         ),
         queue_s=msg.queue_s,
         traceparent=msg.traceparent,
         reasoning_tokens=msg.reasoning_tokens,
         schema_violation=msg.schema_violation,
     )
-
-
-def _decode_answer_format(msg: tokens_pb2.AnswerFormat) -> AnswerFormat:
-    return AnswerFormat(
-        msg.tools,
-        msg.reasoning,
-        msg.reasoning_open,
-        call_form.decoded(msg.calls) if msg.calls else None,
-        msgspec.json.decode(msg.kinds, type=_Kinds) if msg.kinds else {},
-        (msg.reasoning_begin, msg.reasoning_end) if msg.reasoning_end else None,
-        msg.generic,
-    )
-
-
-_Kinds = dict[str, dict[str, list[str]]]
 
 
 def _decode_stop_reason(msg: tokens_pb2.Chunk) -> int | str | None:
