@@ -225,6 +225,15 @@ def test_under_a_grammar_the_mask_allows_the_mark_alone_once_the_grammar_does() 
     assert state.mask() == _bits(*range(VOCAB))
 
 
+def test_looking_at_draft_tokens_counts_none_of_them() -> None:
+    form = ReasoningForm(b"<", b">", True, text_of)
+    thoughts = Thoughts(ThinkingBudget(3, ENDS, form), (1,))
+    ahead = thoughts.branched()
+    for token in (1, 7, 1):
+        ahead.take(token)
+    assert (thoughts.room, ahead.room) == (2, None)
+
+
 def test_a_grammar_that_forbids_the_mark_goes_on_until_it_allows_it() -> None:
     grammar = Forcing(30, every=5, run=3)  # after a multiple of 5 three tokens are forced
     state = BoundedState(grammar, Thoughts(budget_of(1, is_open=True)))
