@@ -33,6 +33,9 @@ checks it.
 - `x-request-timeout` gives the time limit of a request in seconds, as the field `timeout` does.
 - `x-session-id` (at most 512 bytes) keeps the requests of a conversation at one replica and version
   ([routing.md](../explanation/routing.md)).
+- A reply of a model whose chat template has no tools, to a request with `tools`, has the header
+  `x-sax-tools: generic`: it calls them in a form of sax's own
+  ([tools.md](../how_to/tools.md#models-without-tools)).
 - Errors have one shape per family: `OpenAiError`, `AnthropicError`, `OllamaError` or `SaxmlError`.
   429 and 503 come with `Retry-After`, 405 with `Allow`, 401 with `WWW-Authenticate`; all replies
   with `x-request-id`. Not listed because any path may answer so: 404 (no such path), 405 and 431

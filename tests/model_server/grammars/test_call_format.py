@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from http_gateway.dialects.answer_parser import AnswerParser
@@ -123,6 +127,35 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
     assert not content, text
     for name, arguments in calls:
         jsonschema.validate(arguments, SCHEMAS[name])
+
+
+@cache
+def golden() -> dict[str, AnswerDialect]:
+    """The dialects that public templates write."""
+    told = json.loads(Path("tests/golden/calls.json").read_text())
+    made = {
+        family: msgspec.convert(each["dialect"], AnswerDialect) for family, each in told.items()
+    }
+    return {
+        family: replace(dialect, reasoning=ReasoningParser.NONE)
+        for family, dialect in made.items()
+        if dialect.calls is not None
+    }
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", golden())
+def test_what_the_grammar_of_a_family_allows_is_calls_and_nothing_else(
+    compiler: GrammarCompiler, family: str
+) -> None:
+    dialect = golden()[family]
+    for seed in range(25):
+        text = walk(compiler, made(dialect), seed)
+        calls, content = divided(text, dialect)
+        assert calls, text
+        assert not content, text
+        for name, arguments in calls:
+            jsonschema.validate(arguments, SCHEMAS[name])
 
 
 @each_case("dialect", DIALECTS)
