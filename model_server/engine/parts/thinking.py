@@ -115,6 +115,12 @@ class Thoughts:
         elif track.open and not first:
             self._left = max(self._left, _AGAIN)
 
+    def copied(self) -> Thoughts:
+        """Return one that may take other tokens from here on."""
+        made = copy.copy(self)
+        made._track = copy.copy(self._track)
+        return made
+
     def skip(self) -> None:
         """Note that the token that must come next cannot."""
         self._ending = ()
@@ -191,7 +197,7 @@ class BoundedState:
 
     def draft(self, tokens: Seq[int]) -> int:
         """Return how many may come before the reasoning must end."""
-        thoughts, count = copy.copy(self._thoughts), 0
+        thoughts, count = self._thoughts.copied(), 0
         while thoughts.next is None and count < len(tokens):
             thoughts.take(tokens[count])
             count += thoughts.next is None
