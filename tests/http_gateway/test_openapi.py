@@ -20,7 +20,7 @@ POSTS_WITHOUT_BODY = [
     "/v1/batches/{batch_id}/cancel",
     *REFUSED,
 ]
-SILENT = ["/health", "/ping", *REFUSED]
+SILENT = ["/health", "/ping", *REFUSED, "/api/copy", "/api/delete"]
 
 
 @pytest.fixture
