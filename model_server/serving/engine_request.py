@@ -17,16 +17,7 @@ from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-<<<<<<< HEAD
 from model_server.serving.request_checks import bad_word_ids, check_ids, check_length, text_ids
-=======
-from model_server.serving.request_checks import (
-    bad_word_ids,
-    check_ids,
-    check_length,
-    text_ids,
-)
->>>>>>> main
 from model_server.text.fill_in import fill_in_of
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
