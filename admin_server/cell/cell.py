@@ -429,19 +429,11 @@ class Cell:
             replicas, methods = report.replicas, self._methods(spec.model_id)
             if self.provisioner is not None and not all(replica.address for replica in replicas):
                 replicas = with_notes(replicas, self.provisioner.notes(spec.model_id))
-        warnings = (
-            *override_warnings(spec.model_path, spec.overrides),
-            *unjudged(spec, self.reconciler.infos()),
-        )
-        history = self.ledger.state.versions.get(spec.model_id, ())
+        infos = self.reconciler.infos()
+        warnings = (*override_warnings(spec.model_path, spec.overrides), *unjudged(spec, infos))
+        at_s = versions.of_spec(self.ledger.state.versions.get(spec.model_id, ()), spec).at_s
         return PublishedModel(
-            spec,
-            replicas,
-            methods,
-            wanted,
-            why,
-            warnings=warnings,
-            published_at_s=versions.of_spec(history, spec).at_s,
+            spec, replicas, methods, wanted, why, warnings=warnings, published_at_s=at_s
         )
 
     def _methods(self, model_id: str) -> tuple[str, ...]:

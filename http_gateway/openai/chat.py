@@ -7,14 +7,11 @@ refused with the path of the offending part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
-from http_gateway.images.image_link import joined
 from http_gateway.openai.chat_tools import KINDS, to_calls
-from http_gateway.openai.content_parts import read_part
+from http_gateway.openai.content_parts import content_of
 from http_gateway.openai.schema import ChatMessage
 from http_gateway.openai.unsupported import refuse_unsupported
-from sax.chat import Content
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -66,7 +63,7 @@ def _to_message(turn: ChatMessage, at: str) -> Message:
         raise InvalidRequest(
             f"{at}content and {at}refusal are both there: send one of them", param=at + "refusal"
         )
-    content = refusal if none else _content_of(turn.content, at + "content", turn.role)
+    content = refusal if none else content_of(turn.content, at + "content", turn.role)
     return Message(
         _ROLES[turn.role],
         content,
@@ -83,15 +80,6 @@ def _label(fields: Mapping[str, object], name: str, at: str) -> str:
         raise InvalidRequest(f"{at}{name}: send a text", param=at + name)
     field(RequestRoute.CHAT, f"messages.{name}").check_text(value, at + name)
     return value
-
-
-def _content_of(content: object, at: str, role: str) -> Content:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise InvalidRequest(f"{at}: send text or a list of parts", param=at)
-    parts = cast("list[object]", content)
-    return joined([read_part(part, f"{at}[{i}]", role) for i, part in enumerate(parts)])
 
 
 # For the API's description.

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from http_gateway.images.image_link import ImageLink, check_detail, read_url
+from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
 from http_gateway.images.sound_link import SoundLink, read_sound
 from http_gateway.openai.tools import object_at
 from http_gateway.openai.unsupported import refuse_unsupported
+from sax.chat import Content
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -18,7 +19,17 @@ from sax.format import quoted
 PARTS = ("text", "image_url", "input_audio")  # of a message; others are of one role
 
 
-def read_part(part: object, at: str, role: str) -> str | ImageLink:
+def content_of(content: object, at: str, role: str) -> Content:
+    """Return a text, or parts with their images. Raises InvalidRequest, UnsupportedParameter."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise InvalidRequest(f"{at}: send text or a list of parts", param=at)
+    parts = cast("list[object]", content)
+    return joined([_read_part(part, f"{at}[{i}]", role) for i, part in enumerate(parts)])
+
+
+def _read_part(part: object, at: str, role: str) -> str | ImageLink:
     if not isinstance(part, dict):
         raise InvalidRequest(f'{at}: send {{"type": "text", "text": ...}}', param=at)
     fields = dict(cast("Mapping[str, object]", part))

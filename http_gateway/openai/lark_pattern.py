@@ -58,10 +58,10 @@ class _Token(NamedTuple):
 
 def lark_pattern(definition: str) -> str:
     """Return the regex of the rule `start`. Raises NotRegular."""
-    return _Grammar(definition).pattern_of("start", ())
+    return _LarkRules(definition).pattern_of("start", ())
 
 
-class _Grammar:
+class _LarkRules:
     def __init__(self, definition: str) -> None:
         self._rules: dict[str, list[_Token]] = {}
         self._common: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _tokens(definition: str) -> Iterator[re.Match[str]]:
 class _Expansion:
     """Reads what a rule stands for."""
 
-    def __init__(self, grammar: _Grammar, tokens: list[_Token], names: tuple[str, ...]) -> None:
+    def __init__(self, grammar: _LarkRules, tokens: list[_Token], names: tuple[str, ...]) -> None:
         self._grammar = grammar
         self._tokens = tokens
         self._names = names

@@ -56,7 +56,7 @@ class DraftedMasks:
         """matcher: a copy. made: the mask before all, with the tokens that are forced next."""
         self.count: Future[int] = Future()  # tokens that may come next
         self._matcher = matcher
-        self._made, self._run = made
+        self._made, self._run = made, made[1]
         self._way = way
         self._skips = skips
         self._places: list[DraftPlace] = []

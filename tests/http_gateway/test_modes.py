@@ -167,14 +167,19 @@ async def test_unknown_fields_of_forms_and_of_what_is_kept_are_too(connect: Conn
     sound = {"files": {"file": ("a.wav", b"x" * 300)}, "data": {"model": "llama", "zest": "1"}}
     lines = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "batch", "zest": "1"}}
     file = await keeping.post("/v1/files", **lines)
-    order = {"input_file_id": file.json()["id"], "endpoint": "/v1/responses", "zest": 1}
+    order: dict[str, Any] = {
+        "input_file_id": file.json()["id"],
+        "endpoint": "/v1/responses",
+        "zest": 1,
+    }
     failures = Failures()
-    for path, fields in (
+    asked: list[tuple[str, dict[str, Any]]] = [
         ("/v1/files", lines),
         ("/v1/audio/transcriptions", sound),
         ("/v1/batches", {"json": {**order, "completion_window": "24h"}}),
         ("/v1/conversations", {"json": {"zest": 1}}),
-    ):
+    ]
+    for path, fields in asked:
         with failures.of(path):
             reply = await keeping.post(path, **fields)
             assert reply.status_code == 200, reply.text

@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from model_server.engine.parts.thinking import BoundedState, ThinkingBudget, Thoughts
+from model_server.engine.parts.thinking import (
+    BoundedState,
+    ReasoningForm,
+    ThinkingBudget,
+    Thoughts,
+)
 from model_server.engine.types import GrammarState
 from model_server.grammars import drafted_masks, grammar_state
 from model_server.grammars.compiler import GrammarCompiler
@@ -116,8 +121,10 @@ def test_an_answer_is_not_drafted_past_the_place_where_its_reasoning_must_end(
 ) -> None:
     grammar = asyncio.run(compiler.compile(Constraint("regex", "[a-z ]+!")))
     word, ends = tokenizer().encode_continuation("a"), tokenizer().encode_continuation("!")
-    budget = ThinkingBudget(3, b"?", b"!", tuple(ends), True, tokenizer().token_bytes)
+    form = ReasoningForm(b"?", b"!", True, tokenizer().token_bytes)
+    budget = ThinkingBudget(3, tuple(ends), form)
     state = BoundedState(grammar.begin((), None, MOST), Thoughts(budget))
+    state.draft((*word, *ends))  # which would close it
     assert state.draft(tuple(word * 8)) == 2
     for count in (1, 2):
         assert word[0] in allowed_in(state.drafted(count) or b"")

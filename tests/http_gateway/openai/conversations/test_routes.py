@@ -113,8 +113,8 @@ async def test_without_a_store_or_room_the_flag_is_named(http: httpx.AsyncClient
 
 
 async def test_openai_s_own_package_keeps_conversations(keeping: httpx.AsyncClient):
-    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="x")
-    sdk = client.with_options(http_client=keeping)
+    place = "http://gateway/v1"
+    sdk = openai.AsyncOpenAI(base_url=place, api_key="x", http_client=keeping)
     begun = await sdk.conversations.create(
         items=[{"type": "message", "role": "user", "content": "abc"}]
     )

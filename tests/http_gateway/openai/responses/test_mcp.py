@@ -218,8 +218,8 @@ async def test_a_server_that_fails_is_named():
 
 async def test_openai_s_own_package_reads_lists_calls_and_answers():
     cell, server = TalkingCell(call("math__add", a=1, b=2), "3."), AddingServer()
-    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="x")
-    async with client.with_options(http_client=gateway(cell, server)) as sdk:
+    place, http = "http://gateway/v1", gateway(cell, server)
+    async with openai.AsyncOpenAI(base_url=place, api_key="x", http_client=http) as sdk:
         tool: Any = SERVER
         asked = sdk.responses.stream(model="smollm2", input="1+2?", tools=[tool])
         async with asked as stream:
