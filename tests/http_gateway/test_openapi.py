@@ -13,14 +13,14 @@ from http_gateway.openai.passes.embeddings import EMBED
 from http_gateway.openapi import OpenAiError, operation, schema_of
 from http_gateway.saxml.schema import EventsQuery
 
-REFUSED = [f"/api/{change}" for change in ("pull", "push", "create", "copy")]
+REFUSED = ["/api/push"]
 POSTS_WITHOUT_BODY = [
     "/ping",
     "/v1/responses/{response_id}/cancel",
     "/v1/batches/{batch_id}/cancel",
     *REFUSED,
 ]
-SILENT = ["/health", "/ping", *REFUSED, "/api/delete"]
+SILENT = ["/health", "/ping", *REFUSED, "/api/copy", "/api/delete"]
 
 
 @pytest.fixture

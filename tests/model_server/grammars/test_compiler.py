@@ -142,7 +142,6 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
         Constraint("json_schema", "{"),
         Constraint("json_schema", '"text"'),
         Constraint("json_schema", '{"type": "nonsense"}'),
-        Constraint("json_schema", '{"type": "object", "dependentSchemas": {"a": {}}}'),
         Constraint("json_schema", "[" * 30_000),
         Constraint("json_schema", "false"),
         Constraint("json_schema", '{"x-guidance": {"lenient": true}}'),
@@ -358,5 +357,5 @@ def test_control_tokens_may_be_named() -> None:
     named, unknown = read(
         Constraint("grammar", "start: <|end|>"), Constraint("grammar", "start: <|other|>")
     )
-    assert isinstance(named, str)
+    assert isinstance(named, ConstraintAnswer)
     assert isinstance(unknown, InvalidRequest)
