@@ -26,9 +26,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Devices:
-    """What is asked of a mesh: its first device."""
+    """What is asked of a mesh: its first device, and how many there are."""
 
     devices: Any
+    size: int = 1
 
 
 def of(capability: str) -> Any:
