@@ -177,21 +177,21 @@ class _Expansion:
         return self._tokens[self._at - 1]
 
     def _atom(self, depth: int) -> str:
-        token = self._next()
-        match token:
-            case ("mark", "(" | "["):
+        kind, text = self._next()
+        match kind:
+            case "mark" if text in ("(", "["):
                 inner = self._choice(depth + 1)
-                if not self._mark(")" if token.text == "(" else "]"):
+                if not self._mark(")" if text == "(" else "]"):
                     raise NotRegular("a bracket is open at the end of a rule")
-                return f"(?:{inner})" + ("?" if token.text == "[" else "")
-            case ("string", text):
+                return f"(?:{inner})" + ("?" if text == "[" else "")
+            case "string":
                 return self._string(text)
-            case ("regex", text):
+            case "regex":
                 return _regex(text)
-            case ("name", name):
-                return f"(?:{self._grammar.pattern_of(name, self._names)})"
+            case "name":
+                return f"(?:{self._grammar.pattern_of(text, self._names)})"
             case _:
-                raise NotRegular(f"{token.text!r} stands where nothing can")
+                raise NotRegular(f"{text!r} stands where nothing can")
 
     def _string(self, text: str) -> str:
         if self._mark(".."):
