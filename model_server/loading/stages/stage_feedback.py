@@ -18,7 +18,8 @@ from model_server.engine.step_functions import Outputs
 from model_server.engine.types import Step
 from model_server.multihost.link import Link, take
 
-Owed = tuple["Future[Outputs]", int]  # a step's outputs and a row in them
+Tried = tuple[int, int]  # a logit row, and the draft token that it tried; -1: none
+Owed = tuple["Future[Outputs]", list[Tried]]  # a step's outputs, and a slot's rows in them
 Feed = Owed | int  # of a decode row: where its token will be, or the token
 
 
@@ -45,9 +46,12 @@ class StageFeedback:
     ) -> Future[Outputs]:
         """Return the future outputs of a launched step whose arrays have `rows` logit rows."""
         outputs = self._inbox.submit(self._guarded, self._take, number, rows)
+        owed: dict[int, list[Tried]] = {}
         for row, (_, end) in zip(step.rows, ranges, strict=True):
             if row.yields:
-                self._owed[row.slot] = (outputs, end - 1)
+                rows_of = owed.setdefault(row.slot, [])
+                rows_of.append((end - 1, row.given if rows_of else -1))
+        self._owed |= {slot: (outputs, tried) for slot, tried in owed.items()}
         return outputs
 
     def close(self) -> None:
@@ -70,5 +74,15 @@ def fill(tokens: np.ndarray, feeds: list[Feed]) -> None:
         if isinstance(feed, int):
             tokens[place] = feed
         else:
-            outputs, row = feed
-            tokens[place] = outputs.result().numbers[0, row]
+            outputs, tried = feed
+            tokens[place] = _newest(outputs.result().numbers[0], tried)
+
+
+def _newest(chosen: np.ndarray, tried: list[Tried]) -> int:
+    """Return the token behind the right draft tokens. chosen: i32[R]."""
+    token = int(chosen[tried[0][0]])
+    for row, draft in tried[1:]:
+        if draft != token:
+            break
+        token = int(chosen[row])
+    return token
