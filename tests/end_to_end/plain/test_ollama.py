@@ -129,10 +129,14 @@ def test_models_are_listed_and_shown(sdk: ollama.Client) -> None:
     names = [model.model for model in sdk.list().models]
     assert {"smollm2:latest", "caller:latest"} <= {*names}
     assert "smollm2:latest" in [model.model for model in sdk.ps().models]
-    assert sdk.show("smollm2").capabilities == ["completion"]
+    assert sdk.show("smollm2").capabilities == ["completion", "tools"]
     caller = sdk.show("caller:latest")
     assert caller.capabilities == ["completion", "tools", "thinking"]
-    assert caller.modelinfo == {"general.architecture": "llama", "llama.context_length": 2048}
+    assert caller.modelinfo == {
+        "general.architecture": "llama",
+        "general.basename": "caller",
+        "llama.context_length": 2048,
+    }
 
 
 def test_an_empty_prompt_loads(sdk: ollama.Client) -> None:

@@ -136,7 +136,7 @@ def test_an_answer_keeps_to_its_schema(sdk: openai.OpenAI) -> None:
 
 def test_what_is_not_supported_is_refused_by_name(sdk: openai.OpenAI) -> None:
     for field, param in (
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "store"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:

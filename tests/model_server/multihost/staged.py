@@ -21,6 +21,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.engine.islands.island_pipeline import IslandPipeline
+from model_server.engine.limits import WindowLimits
 from model_server.engine.running.ops import Op, Pending
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
@@ -152,7 +153,7 @@ def runner_of(
         module,
         leaves,
         pages,
-        structs.replace(LIMITS, recurrent=recipe.recurrent),
+        structs.replace(LIMITS, windows=WindowLimits(recurrent=recipe.recurrent)),
         xla.KERNEL,
         stage=recipe.stage,
         embed=embed,

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from model_server.engine.sampling import drawing
 from model_server.engine.sampling.drawing import RowSampling, draw
 from model_server.engine.sampling.race import race
-from sax.proto import common_pb2
-from sax.types import SamplingParams
-from sax.wire.extra_inputs import sampling_from_extra_inputs
 from tests.model_server.examples import examples
 
 VOCAB = 2 * 32 * 128 + 37  # larger than what candidates are taken from, and not a whole block
@@ -67,17 +64,6 @@ def _most(order: np.ndarray, measure: np.ndarray, share: float) -> np.ndarray:
 
 def logits(seed: int, spread: float) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(ROWS, VOCAB)).astype(np.float32) * spread
-
-
-def test_the_least_top_p_that_a_request_can_ask_for_keeps_the_likeliest_token() -> None:
-    """What `per_example_top_p` 0 of Saxml's extra inputs stands for, at any temperature."""
-    extra = common_pb2.ExtraInputs(items={"per_example_top_p": 0})
-    top_p = sampling_from_extra_inputs(extra, SamplingParams()).top_p
-    asked = rows([{"top_p": top_p, "temperature": 3.0}] * ROWS)
-    for spread in (0.1, 2.0):
-        values = logits(3, spread)
-        drawn = np.asarray(compiled()(values, asked))
-        assert drawn.reshape(ROWS, -1)[:, 0].tolist() == values.argmax(-1).tolist()
 
 
 @examples(

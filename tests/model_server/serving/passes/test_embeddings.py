@@ -237,7 +237,7 @@ async def test_pairs_that_cannot_be_scored_are_refused_by_name() -> None:
         (["a"], [], "second", "second is empty"),
         (["a", "b"], ["c"], "first", "send one first text"),
         (["a"], [""], "second", "is empty"),
-        (["a"], ["b" * 200], "second", "at most 100"),
+        (["a"], ["b" * 200], "second", "maximum context length is 100 tokens"),
     ]
     async with serving(FakeModels()) as served:
         await served.load(EMBEDDER, "fake.CrossEncoder")
