@@ -348,8 +348,8 @@ ROWS = (
         "the likeliest token",
         "likewise",
         "same",
-        "model_server/engine/sampling/test_drawing.py"
-        "::test_the_least_top_p_that_a_request_can_ask_for_keeps_the_likeliest_token",
+        "model_server/serving/test_engine_request.py"
+        "::test_a_nucleus_of_no_probability_is_the_likeliest_token",
     ),
     _row(
         "eos_id",
