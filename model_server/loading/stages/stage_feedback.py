@@ -75,7 +75,7 @@ def fill(tokens: np.ndarray, feeds: list[Feed]) -> None:
             tokens[place] = feed
         else:
             outputs, tried = feed
-            tokens[place] = _newest(outputs.result().numbers[0], tried)
+            tokens[place] = _newest(np.asarray(outputs.result().numbers[0]), tried)
 
 
 def _newest(chosen: np.ndarray, tried: list[Tried]) -> int:
