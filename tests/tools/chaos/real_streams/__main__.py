@@ -97,6 +97,8 @@ async def whole(http: httpx.AsyncClient, body: dict[str, Any]) -> str:
             break
         print(f"before any answer: {reply.text[:300]}", file=sys.stderr, flush=True)
         await asyncio.sleep(1.0)
+    if reply.is_error:
+        print(f"{reply.status_code}: {reply.text[:300]}", file=sys.stderr, flush=True)
     reply.raise_for_status()
     return _text(reply.json()["choices"][0]["message"])
 
