@@ -35,7 +35,7 @@ class McpLimits:
 
 @dataclass(frozen=True, slots=True)
 class McpOutcome:
-    """What a call of a tool gave."""
+    """Result of one tool call: its text, and whether the tool reported an error."""
 
     text: str
     failed: bool = False

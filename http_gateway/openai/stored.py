@@ -1,4 +1,4 @@
-"""What is kept for clients: whose it is, its ids, lists of it in pages, and a patient store."""
+"""Objects stored for clients: their owners, ids and paged lists, and a store that retries."""
 
 from __future__ import annotations
 

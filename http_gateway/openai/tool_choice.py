@@ -19,7 +19,7 @@ MODES = (ToolChoice.AUTO, ToolChoice.REQUIRED)
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """What a tool_choice says, as ChatOptions has it."""
+    """A tool_choice, parsed into the fields of ChatOptions."""
 
     choice: str = ToolChoice.AUTO
     name: str = ""  # of the tool that must be called, if one must

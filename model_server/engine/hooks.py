@@ -29,7 +29,7 @@ class Committing(Protocol[S_contra]):
 
 
 class SequenceHooks(Generic[S]):
-    """What a part of the engine may change about a sequence that concerns it (see `part`).
+    """Hooks through which an engine part changes the sequences that it concerns (see `part`).
 
     Every hook does nothing unless it is overridden.
     """

@@ -1,10 +1,10 @@
-"""What the pages of a sequence hold, as far as others may share them. Pure."""
+"""State of a sequence's pages: which are shared, cached, or freed before a window. Pure."""
 
 from __future__ import annotations
 
 
 class PagingState:
-    """Of one sequence; see `prefix_cache` and `window_pages`."""
+    """Pages of one sequence; `prefix_cache` and `window_pages` change it."""
 
     __slots__ = (
         "cached",

@@ -65,7 +65,7 @@ def unsealed(content: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningStyle:
-    """How a reply tells reasoning."""
+    """Which fields of a reasoning item hold the reasoning."""
 
     summary: bool = False  # as its summary, which clients show; else as its content
     sealed: bool = False  # and as encrypted_content, too

@@ -209,7 +209,7 @@ class ResponseRequest(SamplingFields):
 
     @property
     def summary(self) -> str | None:
-        """How reasoning is to be summed up; None: not at all. Raises UnsupportedParameter."""
+        """The kind of reasoning summary asked for, or None. Raises UnsupportedParameter."""
         given = {k: v for k, v in (self.reasoning or {}).items() if k != "effort"}
         names: dict[str, tuple[object, ...]] = {"summary": SUMMARIES, "generate_summary": SUMMARIES}
         refuse_unsupported(given, names, at="reasoning.")

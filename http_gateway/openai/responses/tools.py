@@ -35,7 +35,7 @@ LEFT_OUT_HEADER = "x-sax-tools-left-out"
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """How a reply tells calls of a tool."""
+    """A tool as output items name it: the client's name, not the one the model was given."""
 
     name: str
     namespace: str = ""

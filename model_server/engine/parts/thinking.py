@@ -26,7 +26,7 @@ _MOST_BLANK = 64  # bytes before the first opening mark
 
 
 class ReasoningForm(msgspec.Struct, frozen=True):
-    """How one answer reasons."""
+    """The marks around an answer's reasoning, and whether the prompt has opened it."""
 
     opens: bytes  # text of the opening mark
     closes: bytes  # and of the closing one
@@ -35,7 +35,7 @@ class ReasoningForm(msgspec.Struct, frozen=True):
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):
-    """How long a request may reason."""
+    """The most tokens that an answer may reason, and the tokens that end it."""
 
     most: int  # tokens between the marks
     ends: tuple[int, ...]  # tokens that end the reasoning; the closing mark is among their text
