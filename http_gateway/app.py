@@ -39,8 +39,7 @@ from http_gateway.modes import (
     Sessions,
     allow_origins,
 )
-from http_gateway.ollama.change_routes import OllamaChangeRoutes
-from http_gateway.ollama.model_routes import OllamaModelRoutes
+from http_gateway.ollama.model_routes import OllamaChangeRoutes, OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.audio.routes import AudioRoutes
 from http_gateway.openai.batches.kept_batches import KeptBatches
@@ -48,7 +47,7 @@ from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
-from http_gateway.openai.conversations.routes import ConversationRoutes
+from http_gateway.openai.conversations import ConversationRoutes
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.kept_space import KeptSpace

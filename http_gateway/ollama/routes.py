@@ -28,6 +28,7 @@ from http_gateway.ollama.reply import (
     OllamaTextReply,
     OllamaVector,
     OllamaVectors,
+    Stopwatch,
     chat_reply,
     loaded,
     text_reply,
@@ -40,7 +41,6 @@ from http_gateway.ollama.schema import (
     OllamaGenerate,
     OllamaOldEmbed,
 )
-from http_gateway.ollama.stopwatch import Stopwatch
 from http_gateway.openapi import JSON, LINES, WITH_MODEL, EventKinds, OllamaError, operation
 from sax.errors import ModelNotReady, SaxError
 from sax.fields.field import RequestRoute
