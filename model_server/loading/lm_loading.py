@@ -37,7 +37,7 @@ from model_server.engine.running.runner import ModelRunner
 from model_server.engine.running.runner_part import RunnerPart
 from model_server.engine.timing.step_times import StepTimes
 from model_server.islands.devices import island_devices
-from model_server.loading.adapters.host_adapters import adapters_of
+from model_server.loading.adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.deployment import Deployment, plan_pages
 from model_server.loading.device_memory import free_memory, layout_for

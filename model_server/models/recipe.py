@@ -14,12 +14,18 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.packed import Packing
 from model_server.kernels.cpu.served import is_native
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
-from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
 from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.overrides import (
+    CHAT_DEFAULTS,
+    SPECULATION_DEFAULTS,
+    ChatSettings,
+    Speculation,
+    parse_chat,
+    parse_speculation,
+)
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.models.speculation import SPECULATION_DEFAULTS, Speculation, parse_speculation
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom

@@ -10,18 +10,26 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from msgspec.structs import replace
 
-from model_server.grammars.compiler import AnswerVerdict
+from model_server.engine.types import Grammar
+from model_server.grammars.compiler import AnswerVerdict, constraint_reader
+from model_server.grammars.grammar_state import CompiledGrammar
+from model_server.serving.chats.divided_answer import AnswerDivision
+from model_server.text.text_decoder import whole_text
+from model_server.text.tokenizer import Tokenizer
+from sax.chat import ReasoningParser
 from sax.errors import SaxError
-from sax.types import TokenChunk
+from sax.types import GenerateRequest, TokenChunk
 
 logger = logging.getLogger(__name__)
 
 # The last call carries an error or a chunk with a finish reason.
 Sink = Callable[[TokenChunk | SaxError], None]
 Check = Callable[[str], Awaitable[AnswerVerdict]]
+_FINAL = "<|channel|>final<|message|>"
 
 
 class CheckedSink:
@@ -56,3 +64,36 @@ class CheckedSink:
         if verdict.kind != "kept":
             logger.info("an answer and its schema: %s", verdict.why)
         self._sink(replace(last, schema_violation=verdict.why))
+
+
+def check_after(
+    has_checked: Callable[[Check, str, str], None],
+    tokenizer: Tokenizer,
+    grammar: Grammar | None,
+    request: GenerateRequest,
+    division: AnswerDivision,
+) -> None:
+    """Have the finished answer checked, if its grammar holds only a part of its json_schema.
+
+    Not where tools may be called: the answer may be a call. has_checked: `RunningRequest.check`.
+    """
+    schema = request.sampling.json_schema
+    if not isinstance(grammar, CompiledGrammar) or not grammar.partly or not schema:
+        return
+    if request.chat.may_call:
+        return
+    begun = ""
+    if request.answer is not None:
+        decoder = tokenizer.decoder(marks=division.marks)
+        begun = whole_text(decoder, request.answer.token_ids)
+    check = partial(constraint_reader().check, schema)
+    has_checked(check, begun, _before_json(division))
+
+
+def _before_json(division: AnswerDivision) -> str:
+    """Return the text behind which the JSON of an answer begins; "": nothing comes before it."""
+    told = division.format
+    if told is not None and told.reasoning == ReasoningParser.GPT_OSS:
+        return _FINAL
+    reasoning = division.reasoning
+    return reasoning.form.closes.decode() if reasoning and reasoning.form.is_open else ""

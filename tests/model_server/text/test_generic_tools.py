@@ -6,9 +6,8 @@ import json
 
 from http_gateway.dialects.answer_parser import AnswerParser
 from http_gateway.dialects.events import CallBegun
-from model_server.text.chat_template import ChatTemplate
+from model_server.text.chat_template import ChatTemplate, without_tools
 from model_server.text.dialect import dialect_of
-from model_server.text.generic_tools import without_tools
 from model_server.text.rendering.frames import WrittenForms
 from sax.chat import AnswerFormat, ChatOptions, Image, Message, Tool, ToolCall
 
