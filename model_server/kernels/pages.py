@@ -66,6 +66,8 @@ class CacheShape:
     # own, of which it keeps none; None: to its own. (): all to their own.
     lenders: tuple[int | None, ...] = ()
     others: tuple[HeadShape | None, ...] = ()  # of each layer; None: as above; (): all as above
+    # Numbers of a hidden state that is kept of each token, in place of a last layer; 0: none
+    kept: int = 0
 
     def layer(
         self, index: int, pages: int, page_size: int, dtype: jnp.dtype, shapes: Shapes
@@ -73,13 +75,22 @@ class CacheShape:
         """Shapes of one layer's arrays on all devices, the scratch page included."""
         if (state := self.state_of(index)) is not None:
             return tuple(jax.ShapeDtypeStruct((pages + 1, *a.shape), jnp.float32) for a in state)
+        if self.is_kept(index):
+            wide = jnp.dtype(jnp.bfloat16) if jnp.dtype(dtype) in HIGHEST else dtype
+            return (jax.ShapeDtypeStruct((pages + 1, page_size, self.kept), wide),)
         other = self.others[index] if self.others else None
         made = self if other is None else replace(self, **other._asdict())
         return shapes(made, pages, page_size, dtype)
 
     def axes(self, index: int) -> tuple[str | None, ...]:
         """Logical axis of the second dimension of each array of a layer's state."""
+        if self.is_kept(index):
+            return (None,)
         return tuple(array.axis for array in self.state_of(index) or ())
+
+    def is_kept(self, index: int) -> bool:
+        """True if hidden states lie in this place: [P + 1, G, kept]."""
+        return bool(self.kept) and index == self.layers - 1
 
     def state_of(self, index: int) -> tuple[StateArray, ...] | None:
         """Arrays that a layer keeps in place of keys and values of its own; None: it has some."""

@@ -95,7 +95,7 @@ class AskedLimits:
     def _steps_per_launch(self) -> int:
         config, placed = self.config, self.placed
         handoffs = config.gives_pages or config.takes_pages
-        drafted = placed.recipe.speculation.draft is not None
+        drafted = placed.recipe.speculation.drafter is not None
         if placed.stage is not None or drafted or handoffs:
             return 1
         return config.steps_per_launch or (_PROXIED_STEPS if is_proxied() else 1)

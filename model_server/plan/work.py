@@ -248,7 +248,7 @@ def _memory(cache: CacheShape, index: int) -> Memory:
 
 def _cached(cache: CacheShape) -> list[Any]:
     """Shapes of what each layer keeps."""
-    others = cache.others or (None,) * cache.layers
+    others = cache.others or (None,) * (cache.layers - bool(cache.kept))
     return [(cache.state_of(index), other) for index, other in enumerate(others)]
 
 

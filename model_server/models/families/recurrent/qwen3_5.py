@@ -65,7 +65,7 @@ def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Rec
 
     share = keys.number("partial_rotary_factor")
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
-    recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope)
+    recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope, ffw)
     media = qwen_vision(keys, values, _tower, HALVES, recipe.embed, token=_IMAGE_TOKEN)
     return replace(recipe, media=media)
 

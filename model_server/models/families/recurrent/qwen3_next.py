@@ -75,7 +75,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         )
 
     rope = partial_rope(keys, shape.head_dim, share=keys.number("partial_rotary_factor"))
-    return delta_recipe(keys, values, shape, delta, attends, layer, rope)
+    return delta_recipe(keys, values, shape, delta, attends, layer, rope, routed)
 
 
 def _delta_sources(shape: DeltaShape, name: str) -> DeltaSources:
