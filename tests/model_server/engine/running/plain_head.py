@@ -107,9 +107,7 @@ class PlainEagle(PlainPrediction):
         return found + int(w["offset"][found])
 
 
-def drafted(
-    head: PlainPrediction, tokens: list[int], shown: np.ndarray, count: int
-) -> list[int]:
+def drafted(head: PlainPrediction, tokens: list[int], shown: np.ndarray, count: int) -> list[int]:
     """The draft tokens behind a text; shown: f64[n - 1, W], of all tokens but the last."""
     kept = head.kept(shown)
     for position, token in enumerate(tokens[:-1]):
