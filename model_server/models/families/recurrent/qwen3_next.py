@@ -1,7 +1,7 @@
 """Qwen3-Next: gated delta networks, every fourth layer gated attention; experts with a shared one.
 
 Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
-those of Hugging Face's `Qwen3NextForCausalLM`. Multi-token-prediction layers are skipped.
+those of Hugging Face's `Qwen3NextForCausalLM`. The multi-token-prediction layer may draft.
 """
 
 from __future__ import annotations
