@@ -1,7 +1,7 @@
 """EAGLE-3 heads: checkpoints of one layer that drafts for a model whose hidden states it reads.
 
-Source: Li et al. 2025 (arXiv:2503.01840); names of tensors and keys are those of the authors' files
-and of SpecForge's. It reads the inputs of the third layer, the middle one and the third last, unless
+Source: Li et al. 2025 (arXiv:2503.01840); names of tensors and keys are those of the authors and of
+SpecForge. A head reads the inputs of the third layer, the middle one and the third last, unless
 config.json lists others.
 """
 

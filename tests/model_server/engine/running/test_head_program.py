@@ -177,4 +177,4 @@ def test_a_head_keeps_hidden_states_beside_the_keys_and_values_of_one_layer() ->
     layer, (states,) = empty_pages(recipe, 8, xla.KERNEL)
     assert states.shape == (9, PAGE, EMBED)
     assert layer.keys.shape[:2] == (9, SIZES.kv_heads)
-    assert recipe.adapters is None and recipe.shows is None
+    assert recipe.shows is None
