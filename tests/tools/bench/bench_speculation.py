@@ -9,11 +9,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.running.ops import Runner
@@ -176,7 +178,8 @@ def run() -> Table:
 
 
 def _measure_head(table: Table, off: Decoding, folder: Path) -> None:
-    config = json.loads((demo_model() / "config.json").read_text())
+    with closing(open_checkpoint(str(demo_model()))) as checkpoint:
+        config = checkpoint.config
     head = Decoding("draft", Stubbed, DRAFT_MODEL=str(write_head(folder, config)))
     off.tokens_per_second(HEAD_CASES[0])
     assert isinstance(head.runner, Stubbed)
