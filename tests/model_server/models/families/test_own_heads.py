@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.running.head_program import HeadProgram
+from model_server.kernels import xla
 from model_server.models.draft_heads import own_head_recipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.weights.weight import Blueprint, borrowed_weights
+from model_server.models.weights.sharding import own_device
+from model_server.models.weights.weight import Blueprint, borrowed_weights, leaf_shapes
 from tests.each_case import Failures
+from tests.model_server.engine.running.test_head_program import LIMITS
 from tests.model_server.models.family_cases import config_of
+from tests.model_server.tiny import empty_pages
 
 _LATENT = {"q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm"}
 _LATENT |= {"kv_b_proj", "o_proj"}
@@ -91,10 +99,11 @@ def _recipe(case: str, changes: dict[str, Any]) -> Recipe:
     return made
 
 
-def _head(case: str, changes: dict[str, Any]) -> tuple[Recipe, Blueprint]:
+def _head(case: str, changes: dict[str, Any]) -> tuple[Recipe, Recipe]:
+    """The model, and its head."""
     recipe = _recipe(case, changes)
     assert recipe.own_head is not None
-    return recipe, own_head_recipe(recipe, recipe.own_head).blueprint()
+    return recipe, own_head_recipe(recipe, recipe.own_head)
 
 
 def _names(made: Blueprint, held: Blueprint, prefix: str) -> set[str]:
@@ -112,7 +121,7 @@ def test_draft_layers_have_the_tensors_that_checkpoints_have() -> None:
     for case, (changes, prefix, wanted) in CASES.items():
         with failures.of(case):
             recipe, made = _head(case, changes)
-            found = _names(made, recipe.blueprint(), prefix)
+            found = _names(made.blueprint(), recipe.blueprint(), prefix)
             assert found == wanted, (found - wanted, wanted - found)
     failures.end()
 
@@ -121,8 +130,8 @@ def test_embedding_and_output_layer_are_the_models() -> None:
     failures = Failures()
     for case, (changes, _, _) in CASES.items():
         with failures.of(case):
-            recipe, made = _head(case, changes)
-            held = recipe.blueprint()
+            recipe, head = _head(case, changes)
+            made, held = head.blueprint(), recipe.blueprint()
             lent = {made.declarations[at].path for at in borrowed_weights(made, held)}
             tied = config_of(case).get("tie_word_embeddings", False)
             assert lent == {"embedding.table"} | (set() if tied else {"head.kernel"})
@@ -139,3 +148,22 @@ def test_models_without_draft_layers_have_no_head() -> None:
         ("glm4", {}),
     ]
     assert [case for case, changes in none if _recipe(case, changes).own_head] == []
+
+
+@pytest.mark.nightly
+def test_every_head_is_traced_with_the_pages_of_its_model() -> None:
+    failures = Failures()
+    for case, (changes, _, _) in CASES.items():
+        with failures.of(case):
+            recipe, head = _head(case, changes)
+            made = head.blueprint()
+            leaves, pages = (
+                leaf_shapes(made, own_device()),
+                empty_pages(head, LIMITS.pages, xla.KERNEL),
+            )
+            parts = made, leaves, pages, LIMITS, xla.KERNEL
+            sizes = {"vocab": recipe.vocab, "known": recipe.vocab, "width": recipe.embed}
+            program = HeadProgram(*parts, most=LIMITS.draft_tokens, **sizes)
+            program.lower(Bucket(2, 4))
+            program.lower_draft_tokens(2)
+    failures.end()
