@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,19 @@ def test_an_eagle_head_drafts_with_the_embedding_of_the_model(
     del held["t2d"]
     numbers = sum(each.size for each in held.values())
     assert with_it - without == 4 * numbers
+
+
+@pytest.mark.nightly
+def test_a_server_that_hands_prompts_over_moves_the_hidden_states(glm: Path) -> None:
+    """And says so to the others, which refuse to exchange pages with a server without."""
+    loader = make_loader(replace(SERVER, prefill=True, kv_cache_bytes=2**20))
+    made = loaded(loader, with_layers(glm))
+    with closing(made.runner):
+        assert made.disaggregation is not None
+        assert "hidden states of 12" in made.disaggregation.contract.draft
+        page = made.disaggregation.page_bytes
+    numbers = 2 * 2 * 2 * ROUTED["head_dim"] + EMBED  # of a token, in two layers and beside them
+    assert page == 4 * SERVER.page_size * numbers
 
 
 def test_what_drafts_nothing_is_refused_by_name(
