@@ -174,7 +174,8 @@ def test_an_eagle_head_drafts_as_a_plain_computation_does_and_numbers_tokens_its
 
 def test_a_head_keeps_hidden_states_beside_the_keys_and_values_of_one_layer() -> None:
     recipe, _ = prediction()
-    layer, (states,) = empty_pages(recipe, 8, xla.KERNEL)
+    layer, kept = empty_pages(recipe, 8, xla.KERNEL)
+    (states,) = tuple[Any](kept)
     assert states.shape == (9, PAGE, EMBED)
     assert layer.keys.shape[:2] == (9, SIZES.kv_heads)
     assert recipe.shows is None
