@@ -203,7 +203,7 @@ class DraftProgram(StepProgram):
         model: Any,
         given: tuple[jax.Array, Any],
         positions: jax.Array,  # i32[R]
-        pages: Sequence[LayerPages],
+        pages: Any,
         batch: PagedBatch,
     ) -> tuple[jax.Array, Any, tuple[LayerPages, ...]]:
         """Trace the tokens i32[R] behind these, what the next call is given, and the pages."""

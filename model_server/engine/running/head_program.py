@@ -11,7 +11,7 @@ behind a cached prefix, or behind draft tokens of which some were wrong, finds t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -89,7 +89,7 @@ class HeadProgram(DraftProgram):
         model: Any,
         given: tuple[jax.Array, Any],
         positions: jax.Array,
-        pages: Sequence[LayerPages],
+        pages: Any,
         batch: PagedBatch,
     ) -> tuple[jax.Array, Any, tuple[LayerPages, ...]]:
         tokens, before = given

@@ -13,7 +13,7 @@ from model_server.models.families.decoder_recipe import (
     norm_of,
     rms_norms,
 )
-from model_server.models.families.own_heads import head_apart
+from model_server.models.families.own_heads import QWEN, own_head
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape
 from model_server.models.layers.layers import RmsNorm
@@ -81,10 +81,10 @@ def delta_recipe(
         plus_one=True,
         states=lambda shards: tuple(None if its else delta.states(shards) for its in attends),
     )
-    head = head_apart(keys, drafting, rope, norm=rms_norms(keys, plus_one=True))
+    head = own_head(keys, QWEN, drafting, rope, norm=rms_norms(keys, plus_one=True))
     counted = keys.all.get("mtp_num_hidden_layers", 1), keys.all.get("mtp_use_dedicated_embeddings")
-    own_head = head if counted[0] and not counted[1] else None
-    return replace(made, unused=("mtp.",), own_head=own_head)
+    there = counted[0] and not counted[1]
+    return replace(made, unused=("mtp.",), own_head=head if there else None)
 
 
 def delta_shape(keys: ConfigKeys) -> DeltaShape:

@@ -22,7 +22,7 @@ from model_server.models.families.decoder_recipe import (
     embedding_of,
 )
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.own_heads import head_apart
+from model_server.models.families.own_heads import NEMOTRON, own_head
 from model_server.models.families.recurrent.mixers import step_limits
 from model_server.models.families.sigmoid_experts import ROUTED, sigmoid_choice
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
@@ -242,18 +242,16 @@ def _own_head(
         return None
     routed = routed_ffw(keys)
 
-    def layer(_: str, form: WeightForm) -> PreNormLayer:
-        sources = AttentionSources.hugging_face("mtp.layers.0.mixer")
+    def layer(prefix: str, form: WeightForm) -> PreNormLayer:
         return PreNormLayer(
-            norm("mtp.layers.0.norm"),
-            Attention(shape, sources, form),
-            norm("mtp.layers.1.norm"),
-            routed("mtp.layers.1.mixer", form),
+            norm(f"{prefix}.0.norm"),
+            Attention(shape, AttentionSources.hugging_face(f"{prefix}.0.mixer"), form),
+            norm(f"{prefix}.1.norm"),
+            routed(f"{prefix}.1.mixer", form),
         )
 
-    names = "layers.0.enorm", "layers.0.hnorm", "layers.0.eh_proj", "layers.1.final_layernorm"
     table = partial(embedding_of, keys, table="backbone.embeddings")
-    return head_apart(keys, layer, None, names=names, norm=norm, embedding=table, head=head)
+    return own_head(keys, NEMOTRON, layer, None, norm=norm, embedding=table, head=head)
 
 
 def _attention_shape(keys: ConfigKeys) -> AttentionShape:

@@ -23,6 +23,7 @@ from tests.model_server.tiny import empty_pages
 _LATENT = {"q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm"}
 _LATENT |= {"kv_b_proj", "o_proj"}
 _GROUPED = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_BIASED = _GROUPED | {f"{part}_proj.bias" for part in "qkv"}
 _NORMED = {*_GROUPED, "q_norm", "k_norm"}
 _EXPERTS = {"gate", "gate.e_score_correction_bias"}
 _EXPERTS |= {
@@ -72,6 +73,12 @@ CASES: dict[str, tuple[dict[str, Any], str, set[str]]] = {
             _EXPERTS,
             _OWN,
         ),
+    ),
+    "qwen2_untied_mqa": (
+        {"model_type": "mimo", "num_nextn_predict_layers": 1, "attention_bias": True},
+        "model.mtp_layers.0",
+        _layer(_BIASED, _GATED, _NORMS)
+        | {"token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"},
     ),
     "qwen3_5": ({"mtp_num_hidden_layers": 1}, "mtp", _apart(_GATED)),
     "qwen3_next": (
