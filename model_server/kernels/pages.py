@@ -19,6 +19,14 @@ from model_server.kernels.local_devices import full
 HIGHEST = {jnp.dtype("int8"): 127.0, jnp.dtype("float8_e4m3fn"): 448.0}
 
 
+def kept_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Return the dtype of hidden states beside pages of this one: float32, or bits of bfloat16.
+
+    XLA on CPU would convert all pages of bfloat16 to write a few tokens; bits it writes in place.
+    """
+    return jnp.dtype(jnp.float32 if jnp.dtype(dtype) == jnp.float32 else jnp.uint16)
+
+
 class LayerPages(NamedTuple):
     """Pages of one layer; int8 and float8 have a scale per head and token.
 
@@ -76,8 +84,7 @@ class CacheShape:
         if (state := self.state_of(index)) is not None:
             return tuple(jax.ShapeDtypeStruct((pages + 1, *a.shape), jnp.float32) for a in state)
         if self.is_kept(index):
-            wide = jnp.dtype(jnp.bfloat16) if jnp.dtype(dtype) in HIGHEST else dtype
-            return (jax.ShapeDtypeStruct((pages + 1, page_size, self.kept), wide),)
+            return (jax.ShapeDtypeStruct((pages + 1, page_size, self.kept), kept_dtype(dtype)),)
         other = self.others[index] if self.others else None
         made = self if other is None else replace(self, **other._asdict())
         return shapes(made, pages, page_size, dtype)

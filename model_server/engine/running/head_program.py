@@ -55,7 +55,7 @@ class HeadProgram(DraftProgram):
             model, parts = self._model(leaves), unpack(layout.parts, vector)
             layers, (kept,) = self._split_pages(pages)
             (states,) = kept
-            numbers = model.kept(hidden).astype(states.dtype)
+            numbers = _stored(model.kept(hidden), states.dtype)
             at = parts["pages"], parts["offsets"]
             states = states.at[at].set(numbers, mode="promise_in_bounds")
             positions = parts["positions"]
@@ -82,7 +82,7 @@ class HeadProgram(DraftProgram):
         index, offsets = jnp.divmod(jnp.maximum(positions - 1, 0), self.limits.page_size)
         pages = jnp.take_along_axis(tables, index[:, None], axis=1)[:, 0]
         found = states.at[pages, offsets].get(mode="promise_in_bounds")
-        return found.astype(jnp.float32)
+        return _loaded(found)
 
     def _forward(
         self,
@@ -95,6 +95,19 @@ class HeadProgram(DraftProgram):
         tokens, before = given
         hidden, pages = model(tokens, before, positions, pages, batch)
         return model.tokens(hidden), hidden, pages
+
+
+def _stored(numbers: jax.Array, dtype: Any) -> jax.Array:
+    """Return f32 numbers as pages of this dtype keep them (`kept_dtype`)."""
+    if dtype == jnp.float32:
+        return numbers
+    return jax.lax.bitcast_convert_type(numbers.astype(jnp.bfloat16), dtype)
+
+
+def _loaded(kept: jax.Array) -> jax.Array:
+    if kept.dtype == jnp.float32:
+        return kept
+    return jax.lax.bitcast_convert_type(kept, jnp.bfloat16).astype(jnp.float32)
 
 
 def _tables(parts: dict[str, jax.Array]) -> jax.Array:

@@ -17,6 +17,7 @@ from model_server.engine.running.ops import Beginning
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.types import PageGrant, Row, Step
 from model_server.kernels import xla
+from model_server.kernels.pages import allocate
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.draft_heads import own_head_recipe
 from model_server.models.eagle import eagle_recipe
@@ -28,7 +29,7 @@ from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import OwnHead, Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import Blueprint, WeightForm
 from tests.model_server.engine.running.plain_head import (
     EPSILON,
     PlainEagle,
@@ -105,7 +106,7 @@ def eagle() -> tuple[Recipe, int]:
 class Built(NamedTuple):
     """A head with random weights."""
 
-    program: HeadProgram
+    module: Blueprint
     leaves: tuple[Any, ...]
     pages: Any
     weights: dict[str, np.ndarray]  # by path
@@ -119,16 +120,19 @@ def built(recipe: Recipe, width: int) -> Built:
         weights["offset"] = np.cumsum(random.integers(0, 2, OUTPUTS)).astype(float)
     leaves = [jnp.asarray(weights[each.path], jnp.float32) for each in module.declarations]
     pages = empty_pages(recipe, LIMITS.pages, xla.KERNEL)
-    parts = module, leaves, pages, LIMITS, xla.KERNEL
-    program = HeadProgram(*parts, vocab=VOCAB, most=4, known=VOCAB, width=width)
-    return Built(program, tuple(leaves), pages, weights, width)
+    return Built(module, tuple(leaves), pages, weights, width)
+
+
+def program_of(made: Built) -> HeadProgram:
+    parts = made.module, made.leaves, made.pages, LIMITS, xla.KERNEL
+    return HeadProgram(*parts, vocab=VOCAB, most=4, known=VOCAB, width=made.width)
 
 
 def served(made: Built, shown: list[np.ndarray], counts: list[int]) -> list[list[int]]:
     """The draft tokens behind both texts, of which two steps take in all but the last token."""
     bucket, arrays, pages = Bucket(2, 4), StepArrays(LIMITS), made.pages
-    layout = ColumnLayout(bucket, LIMITS)
-    follow = made.program.lower(bucket).compile()
+    layout, program = ColumnLayout(bucket, LIMITS), program_of(made)
+    follow = program.lower(bucket).compile()
     grants = tuple(PageGrant(slot, 0, table) for slot, table in enumerate(TABLES))
     for number, ends in enumerate((FIRST, [len(text) - 1 for text in TEXTS])):
         rows, hidden = list[Row](), np.zeros((layout.tokens, made.width), np.float32)
@@ -147,7 +151,7 @@ def served(made: Built, shown: list[np.ndarray], counts: list[int]) -> list[list
     ]
     asked = DraftLayout(2, LIMITS.pages_per_sequence)
     vector = asked.packed(beginnings, arrays.tables([0, 1]), max(counts))
-    drafts = made.program.lower_draft_tokens(2).compile()
+    drafts = program.lower_draft_tokens(2).compile()
     found = np.asarray(drafts(made.leaves, pages, vector)[0]).T
     return [row[:count].tolist() for row, count in zip(found, counts, strict=True)]
 
@@ -179,3 +183,16 @@ def test_a_head_keeps_hidden_states_beside_the_keys_and_values_of_one_layer() ->
     assert states.shape == (9, PAGE, EMBED)
     assert layer.keys.shape[:2] == (9, SIZES.kv_heads)
     assert recipe.shows is None
+
+
+def test_hidden_states_beside_bfloat16_pages_are_written_as_bits_and_read_as_numbers() -> None:
+    """XLA on CPU would convert all pages of bfloat16 to write a few tokens."""
+    recipe, width = prediction()
+    pages = allocate(recipe.cache(1), 8, PAGE, jnp.dtype("bfloat16"), shapes=xla.KERNEL.shapes)
+    assert pages[-1][0].dtype == jnp.uint16
+    kept = (jnp.zeros((9, PAGE, EMBED), jnp.uint16),)
+    random = np.random.default_rng(2)
+    shown = [np.round(random.normal(0, 9, (len(text) - 1, width))) for text in TEXTS]  # as bfloat16
+    exact, bits = built(recipe, width), built(recipe, width)
+    bits = bits._replace(pages=(bits.pages[0], kept))
+    assert served(bits, shown, [4, 3]) == served(exact, shown, [4, 3])
