@@ -40,7 +40,7 @@ from model_server.kernels.cpu.served import has_native, overwrite_of
 from model_server.kernels.paged import Kernel, KernelRefusal
 from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
-from model_server.models.layers.decoder import Watched, set_live_rows
+from model_server.models.layers.decoder import ShownStreams, set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
@@ -312,7 +312,7 @@ class StepProgram:
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if self.shows:
-                model.watched = Watched(self.shows)
+                model.shown = ShownStreams(self.shows)
             if stage is None:
                 hidden, pages = run_step(model, pages, parts, batch, given, buffer, levels)
             else:
@@ -333,7 +333,7 @@ class StepProgram:
         """Return what a draft head is shown of a step, f32[T, W], if there is one."""
         if self.shows is None:
             return ()
-        return (model.watched.joined() if self.shows else hidden,)
+        return (model.shown.joined() if self.shows else hidden,)
 
 
 def _check_levels(limits: EngineLimits, stage: Stage | None) -> None:

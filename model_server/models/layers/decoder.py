@@ -19,7 +19,7 @@ from model_server.models.layers.rope import Rope
 from model_server.models.weights.stage import Stage
 
 
-class Watched:
+class ShownStreams:
     """Keeps the residual stream before some layers of one call, for a draft head."""
 
     def __init__(self, layers: Sequence[int]) -> None:
@@ -63,7 +63,7 @@ class Decoder(nnx.Module):
         self.embedding_scale = embedding_scale
         self.logits_softcap = logits_softcap
         self.logits_scale = logits_scale
-        self.watched: Watched | None = None  # set for one call
+        self.shown: ShownStreams | None = None  # set for one call
 
     def __call__(
         self,
@@ -97,8 +97,8 @@ class Decoder(nnx.Module):
         levels = 0 if media is None else media.levels
         parts = zip(self.layers, self.ropes, pages, strict=True)
         for index, (layer, rope, layer_pages) in enumerate(parts):
-            if self.watched is not None:
-                self.watched.see(index, x)
+            if self.shown is not None:
+                self.shown.see(index, x)
             x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
             if media is not None and index < levels:
                 x = x + media.level(index)
