@@ -237,8 +237,23 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
         draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)
         if recipe.draft.is_head:
             draft = replace(draft, borrowed=borrowed_weights(draft.blueprint, blueprint))
+            _check_embedding(draft, recipe.draft.checkpoint)
     encoder = recipe.media_blueprint(layout)
     return PlacedModel(recipe, blueprint, layout, draft=draft, encoder=encoder)
+
+
+def _check_embedding(head: PlacedModel, checkpoint: Checkpoint | None) -> None:
+    """Raise InvalidRequest if a head would have to read an embedding that only the model has."""
+    if checkpoint is None:
+        return
+    there = set(checkpoint.names())
+    tables = [each for each in head.own_weights if each.path.startswith("embedding.")]
+    if not all(there.issuperset(each.source.names) for each in tables):
+        raise InvalidRequest(
+            "DRAFT_MODEL has no embedding, and that of the model is quantised in another way: set "
+            "DRAFT_QUANTIZE to the model's QUANTIZE, or leave out both",
+            param="overrides.DRAFT_QUANTIZE",
+        )
 
 
 def _check_recurrent(recipe: Recipe) -> None:

@@ -209,6 +209,7 @@ def test_what_drafts_nothing_is_refused_by_name(
         (with_layers(glm, DRAFT_MODEL='"x"'), 'DRAFT_MODEL is .* needs SPECULATION "draft"'),
         (with_head(llama, eagle("other", hidden_size=24)), "hidden_size = 24 and the model 12"),
         (with_head(llama, eagle("spec", speculators_model_type="eagle3")), "format of speculators"),
+        (with_head(llama, eagle("plain"), QUANTIZE='"int8"'), "set DRAFT_QUANTIZE to the model's"),
         (with_head(glm, eagle("deep")), "reads the model before layers 2, 0, -2"),
     ]
     failures = Failures()
