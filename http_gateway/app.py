@@ -112,7 +112,8 @@ def create_app(
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
-    app.include_router(AnthropicRoutes(backend).router())
+    mcp = mcp or McpServers(urls=read_mcp_servers(config.mcp_servers))
+    app.include_router(AnthropicRoutes(backend, mcp).router())
     app.include_router(OllamaRoutes(backend).router())
     app.include_router(OllamaModelRoutes(backend).router())
     app.include_router(OllamaChangeRoutes(backend).router())
@@ -162,7 +163,7 @@ def _keep(
     store: MeasuredStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
-    mcp: McpServers | None,
+    mcp: McpServers,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
     config, patient = backend.config, PatientStore(store) if store is not None else None
@@ -173,13 +174,7 @@ def _keep(
     files = KeptFiles(store, most_bytes=config.max_key_bytes)
     batches, responses = (
         KeptBatches(store),
-        ResponseRoutes(
-            backend,
-            stored,
-            runs,
-            conversations,
-            mcp or McpServers(urls=read_mcp_servers(config.mcp_servers)),
-        ),
+        ResponseRoutes(backend, stored, runs, conversations, mcp),
     )
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,

@@ -24,11 +24,12 @@ _SOURCE = field(RequestRoute.MESSAGES, "messages.content.source")
 _ID = field(RequestRoute.CHAT, "messages.tool_calls.id")
 _TEXT_ONLY = ("text",)
 _SHOWN = ("text", "image")
+_OF_SERVERS = ("mcp_tool_use", "mcp_tool_result", "mcp_tool_listing")
 # Roles, results of tools and documents -> the types of blocks that they hold
 PARTS = {
     "system": _TEXT_ONLY,
     "user": (*_SHOWN, "document", "search_result", "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use", *_OF_SERVERS),
     "result": (*_SHOWN, "document", "search_result", "tool_reference"),
     "document": _SHOWN,
 }
@@ -44,6 +45,9 @@ UNCHANGED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "tool_reference": {},
     "thinking": {},
     "redacted_thinking": {},
+    "mcp_tool_use": {},
+    "mcp_tool_result": {},
+    "mcp_tool_listing": {},
 }
 _OWN = {
     "text": ("text",),
@@ -55,6 +59,9 @@ _OWN = {
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id", "content", "is_error"),
     "tool_reference": ("tool_name",),
+    "mcp_tool_use": ("id", "name", "server_name", "input"),
+    "mcp_tool_result": ("tool_use_id", "content", "is_error"),
+    "mcp_tool_listing": ("mcp_server_name", "tools"),
 }
 LIFETIMES = ("5m", "1h")
 LONGEST_SCOPE = 64

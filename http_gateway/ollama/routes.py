@@ -130,13 +130,13 @@ class OllamaRoutes:
         watch = Stopwatch(time.perf_counter, RequestRecord.current().arrived_s)
         made = OllamaAnswer(form, body.model, body.shape(), watch)
         prompt = await self._backend.with_images(prompt)
-        question = self._question(request, body, model_id, prompt)
+        feed = self._answering.feed(self._question(request, body, model_id, prompt))
         if body.streamed:
             style = ChatStream(
                 encode=made.encode, closing=made.closing, failure=_failure, headers=_LINES
             )
-            return self._answering.stream(request, question, made.answer, style)
-        await self._answering.read(request, question, made.answer, made.add)
+            return self._answering.stream(request, feed, made.answer, style)
+        await self._answering.read(request, feed, made.answer, made.add)
         return Response(made.body(), media_type=JSON)
 
     def _question(

@@ -433,6 +433,9 @@ _MESSAGES = (
     _many("output_config", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES, values=256),
     # 64: values of an edit
     _many("context_management", Kind.MAP, *_ANTHROPIC, count=2, bytes=LABEL_BYTES, values=64),
+    # 16: values of a server, those of its tool_configuration among them
+    _many("mcp_servers", Kind.OBJECTS, *_ANTHROPIC, count=16, values=16),
+    _text("mcp_servers.authorization_token", 8 << 10, *_ANTHROPIC),
     _many("betas", Kind.TEXTS, *_ANTHROPIC, count=64, bytes=FIELD_NAME_BYTES),
     _text("anthropic_version", LABEL_BYTES, *_ANTHROPIC),
     _many("fallbacks", Kind.OBJECTS, *_ANTHROPIC, count=16, bytes=LABEL_BYTES, values=16),

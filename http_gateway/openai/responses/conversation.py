@@ -14,8 +14,7 @@ from typing import Any, cast
 from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
 from http_gateway.openai.custom_tools import custom_call
 from http_gateway.openai.responses.open_item import unsealed
-from http_gateway.openai.responses.tools import called_name
-from http_gateway.openai.tools import read_arguments, read_name
+from http_gateway.openai.tools import called_name, read_arguments, read_name
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter

@@ -7,6 +7,7 @@ import binascii
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from http_gateway.mcp.session import McpOutcome
 from http_gateway.openai.custom_tools import CustomInput
 from http_gateway.openai.responses.items import Item, new_item_id
 from http_gateway.openai.responses.tools import CalledTool
@@ -191,7 +192,8 @@ def _of_server(kind: str, tool: CalledTool, arguments: str) -> Item:
     return made
 
 
-def call_made(item: Item, output: str | None, error: str | None) -> Item:
+def call_made(item: Item, outcome: McpOutcome) -> Item:
     """Return a call of an MCP server as it is once it was made."""
-    status = "failed" if error is not None else "completed"
-    return {**item, "status": status, "output": output, "error": error}
+    if outcome.failed:
+        return {**item, "status": "failed", "output": None, "error": outcome.text}
+    return {**item, "status": "completed", "output": outcome.text, "error": None}
