@@ -12,7 +12,10 @@ from http_gateway.anthropic.context_edits import AppliedEdit
 from http_gateway.chats.call_input import call_input
 from http_gateway.chats.divided_answer import DividedAnswer
 from http_gateway.chats.said_round import SaidRound
-from http_gateway.dialects.events import (
+from http_gateway.mcp.rounds import Made, WaitingCall
+from http_gateway.openai.shape import Shape
+from http_gateway.streams.sse import named_event
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
@@ -20,10 +23,7 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from http_gateway.mcp.rounds import Made, WaitingCall
-from http_gateway.mcp.session import McpOutcome
-from http_gateway.openai.shape import Shape
-from http_gateway.streams.sse import named_event
+from sax.mcp.session import McpOutcome
 from sax.types import Message, TokenChunk
 
 StopReason = Literal[

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import AnswerEvent, ContentDelta, ReasoningDelta
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.shape import Shape
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import AnswerEvent, ContentDelta, ReasoningDelta
 from sax.types import TokenChunk
 
 

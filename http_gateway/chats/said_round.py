@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from http_gateway.dialects.events import (
+from sax.chat import Message, ToolCall
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
     ContentDelta,
     ReasoningDelta,
 )
-from http_gateway.mcp.session import McpOutcome
-from sax.chat import Message, ToolCall
+from sax.mcp.session import McpOutcome
 
 
 class SaidRound:
@@ -50,13 +50,8 @@ class SaidRound:
             "assistant", "".join(self._content), tool_calls=self.calls, reasoning=reasoning
         )
         results = (
-            Message("tool", result_text(self._results[call.id]), call.name, call.id)
+            Message("tool", self._results[call.id].told, call.name, call.id)
             for call in self.calls
             if call.id in self._results
         )
         return (said, *results)
-
-
-def result_text(outcome: McpOutcome) -> str:
-    """Return what the model reads: chat templates know no failed results, so the text says it."""
-    return f"Error: {outcome.text}" if outcome.failed else outcome.text

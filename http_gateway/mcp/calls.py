@@ -10,8 +10,8 @@ import msgspec
 
 from http_gateway.access.record import RequestRecord
 from http_gateway.mcp.servers import McpServers
-from http_gateway.mcp.session import McpFailed, McpOutcome
 from sax.errors import InvalidRequest
+from sax.mcp.session import McpFailed, McpOutcome
 
 MOST_CALLS = 64  # of one answer, unless the request has a lower limit
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, cast
 
 from http_gateway.mcp.calls import McpCalls
-from http_gateway.mcp.session import McpOutcome
 from sax.chat import ToolChoice
 from sax.errors import DeadlineExceeded
+from sax.mcp.session import McpOutcome
 from sax.types import GenerateRequest, Message, TokenChunk
 
 MOST_ROUNDS = 16
@@ -29,7 +29,8 @@ class WaitingCall(NamedTuple):
 class CallingAnswer(Protocol):
     """An answer that reads chunks, and what calls gave."""
 
-    completion_tokens: int
+    @property
+    def completion_tokens(self) -> int: ...
 
     @property
     def waiting(self) -> Mapping[str, WaitingCall]:

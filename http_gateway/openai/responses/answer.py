@@ -8,17 +8,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import (
-    AnswerEvent,
-    ArgumentsDelta,
-    CallBegun,
-    CallEnded,
-    ContentDelta,
-    ReasoningDelta,
-)
 from http_gateway.mcp.rounds import Made, WaitingCall
-from http_gateway.mcp.session import McpOutcome
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.responses.conversation import to_conversation
@@ -35,6 +25,16 @@ from http_gateway.openai.responses.open_item import (
 from http_gateway.openai.responses.tools import CalledTool
 from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import (
+    AnswerEvent,
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
+    ContentDelta,
+    ReasoningDelta,
+)
+from sax.mcp.session import McpOutcome
 from sax.types import Message, TokenChunk
 
 

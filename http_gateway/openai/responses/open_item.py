@@ -7,10 +7,10 @@ import binascii
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from http_gateway.mcp.session import McpOutcome
 from http_gateway.openai.custom_tools import CustomInput
 from http_gateway.openai.responses.items import Item, new_item_id
 from http_gateway.openai.responses.tools import CalledTool
+from sax.mcp.session import McpOutcome
 
 ResponseEvent = dict[str, Any]  # without its sequence number
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from http_gateway.chats.answering import renamed
 from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.dialects.events import ContentDelta, ReasoningDelta
 from http_gateway.openai.shape import Shape
+from sax.dialects.events import ContentDelta, ReasoningDelta
 from sax.errors import InvalidRequest
 from sax.types import AnswerFormat, TokenChunk
 

@@ -16,7 +16,7 @@ from sax.storage.object_store import open_store
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest, TokenChunk
 from tests.http_gateway.fake_cell import FakeCell, published
-from tests.http_gateway.mcp.server import URL, AddingServer
+from tests.sax.mcp.adding_server import URL, AddingServer
 
 FORMAT = AnswerFormat("hermes")
 

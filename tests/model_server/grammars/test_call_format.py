@@ -12,8 +12,6 @@ import jsonschema
 import msgspec
 import pytest
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
 from model_server.grammars.call_format import after_thoughts, call_format
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint
@@ -34,6 +32,8 @@ from sax.call_form import (
     CallForm,
 )
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer, walk

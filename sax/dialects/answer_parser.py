@@ -8,11 +8,11 @@ import string
 from collections.abc import Callable, Collection, Generator
 from functools import partial
 
-from http_gateway.dialects.call_reader import read_calls, with_variants
-from http_gateway.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
-from http_gateway.dialects.text_reader import BLANKS, Reading, TextReader
 from sax.call_form import NAMED_FORMS, CallForm, IdForm
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
+from sax.dialects.call_reader import read_calls, with_variants
+from sax.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
+from sax.dialects.text_reader import BLANKS, Reading, TextReader
 
 _OPEN, _CLOSE = "<think>", "</think>"
 

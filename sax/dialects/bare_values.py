@@ -8,9 +8,9 @@ import json
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
 
-from http_gateway.dialects.python_call import literal_of
-from http_gateway.dialects.text_reader import TextReader
 from sax.call_form import CallForm
+from sax.dialects.python_call import literal_of
+from sax.dialects.text_reader import TextReader
 
 _SECTION = "<![CDATA["
 # By parameter, the JSON types that its value may have; one that is missing may have any.

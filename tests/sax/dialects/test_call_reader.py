@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sax.call_form import CallForm, decoded, encoded
 from sax.chat import AnswerFormat, ReasoningParser
 from tests.each_case import each_case
-from tests.http_gateway.dialects.texts import TOOLS, parsed
-from tests.http_gateway.dialects.written import Call, kind_of, marks_of, written
+from tests.sax.dialects.texts import TOOLS, parsed
+from tests.sax.dialects.written import Call, kind_of, marks_of, written
 
 GOLDEN: dict[str, Any] = json.loads(Path("tests/golden/calls.json").read_text())
 
