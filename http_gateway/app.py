@@ -30,6 +30,7 @@ from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
+from http_gateway.llama_cpp.routes import LlamaCppRoutes
 from http_gateway.mcp.servers import McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes import (
@@ -124,6 +125,7 @@ def create_app(
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
+    app.include_router(LlamaCppRoutes(backend).router())
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)

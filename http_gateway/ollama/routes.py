@@ -19,6 +19,7 @@ from http_gateway.access.record import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.chats.answering import ChatAnswering, ChatQuestion, ChatStream
+from http_gateway.chats.stopwatch import Stopwatch
 from http_gateway.ollama.bodies import CHAT, EMBED, GENERATE, OLD_EMBED
 from http_gateway.ollama.names import untagged
 from http_gateway.ollama.reply import (
@@ -40,7 +41,6 @@ from http_gateway.ollama.schema import (
     OllamaGenerate,
     OllamaOldEmbed,
 )
-from http_gateway.ollama.stopwatch import Stopwatch
 from http_gateway.openapi import JSON, LINES, WITH_MODEL, EventKinds, OllamaError, operation
 from sax.errors import ModelNotReady, SaxError
 from sax.fields.field import RequestRoute
