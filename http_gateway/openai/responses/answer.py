@@ -12,7 +12,7 @@ from http_gateway.mcp.rounds import Made, WaitingCall
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.items import Item, ItemIds
 from http_gateway.openai.responses.open_item import (
     MCP_CALL,
     MCP_REQUEST,
@@ -41,9 +41,12 @@ from sax.types import Message, TokenChunk
 class OutputItems:
     """Collects the items of one answer; each change comes out as events."""
 
-    def __init__(self, called: Mapping[str, CalledTool], style: ReasoningStyle) -> None:
+    def __init__(
+        self, called: Mapping[str, CalledTool], style: ReasoningStyle, ids: ItemIds
+    ) -> None:
         """called: the tools, by the names that the model calls them by."""
         self.done: list[Item] = []
+        self._ids = ids
         self._called = called
         self._style = style
         self.waits = 0  # calls of MCP servers that wait to be made
@@ -137,7 +140,7 @@ class OutputItems:
 
     def _begin(self, item: OpenItem) -> Iterator[ResponseEvent]:
         yield from self.end()
-        self._open = item
+        self._open, item.id = item, self._ids.new(item.kind)
         yield from item.begun()
 
     @property
@@ -238,15 +241,17 @@ class ResponseAnswer:
         called: Mapping[str, CalledTool] = NO_TOOLS,
         style: ReasoningStyle = PLAIN_REASONING,
         first: Sequence[Item] = (),
+        ids: ItemIds | None = None,
     ) -> None:
         """head: fields of the response that do not depend on the answer. called: the tools, by the
-        names that the model calls them by. first: whole items before those of the answer."""
+        names that the model calls them by. first: whole items before those of the answer. ids: for
+        its items; None: those of the response from the first one on."""
         self._head = head
         self._shape = shape
         self._first = first
         self._told_items = len(first)  # to the model
         self._before = _Counts()
-        self._items = OutputItems(called, style)
+        self._items = OutputItems(called, style, ids or ItemIds(str(head.get("id"))))
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
         self._round_begun = False

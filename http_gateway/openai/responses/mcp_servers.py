@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from http_gateway.mcp.calls import McpCalls
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item, ItemIds
 from http_gateway.openai.responses.mcp_tools import McpServer, listed_item, offered_by
 from http_gateway.openai.responses.open_item import MCP_CALL, MCP_REQUEST, call_made
 from http_gateway.openai.responses.tools import CalledTool
@@ -14,7 +14,8 @@ from sax.chat import Tool
 
 
 class OfferedServers:
-    def __init__(self, calls: McpCalls, named: Sequence[McpServer]) -> None:
+    def __init__(self, calls: McpCalls, named: Sequence[McpServer], ids: ItemIds) -> None:
+        self._ids = ids
         self._calls = calls
         self._named = named
 
@@ -34,7 +35,8 @@ class OfferedServers:
         tools: list[tuple[Tool, CalledTool]] = []
         for server in self._named:
             if server.label not in lists:
-                made = listed_item(server, await self._calls.tools(server))
+                id = self._ids.new("mcp_list_tools")
+                made = listed_item(server, await self._calls.tools(server), id)
                 lists[server.label] = made
                 fresh.append(dict(made))
             tools += offered_by(server, lists[server.label])
@@ -54,7 +56,7 @@ class OfferedServers:
 
     async def _approved(self, request: Mapping[str, Any], id: str) -> Item:
         told = {name: request.get(name) for name in ("server_label", "name", "arguments")}
-        call = {"id": new_item_id(MCP_CALL), "type": MCP_CALL, **told, "approval_request_id": id}
+        call = {"id": self._ids.new(MCP_CALL), "type": MCP_CALL, **told, "approval_request_id": id}
         outcome = await self._calls.call(
             str(told["server_label"]), str(told["name"]), str(told["arguments"] or "{}")
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from http_gateway.mcp.calls import NamedServer
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item
 from http_gateway.openai.responses.tools import CalledTool
 from http_gateway.openai.tools import (
     called_name,
@@ -109,7 +109,7 @@ def _approval(value: object, at: str) -> tuple[frozenset[str] | None, frozenset[
     return asks, free or frozenset()
 
 
-def listed_item(server: McpServer, tools: list[dict[str, Any]]) -> Item:
+def listed_item(server: McpServer, tools: list[dict[str, Any]], id: str) -> Item:
     """Return the item that lists a server's tools. Raises InvalidRequest for a wrong one."""
     told = [
         {
@@ -121,7 +121,7 @@ def listed_item(server: McpServer, tools: list[dict[str, Any]]) -> Item:
         for tool in tools
     ]
     return {
-        "id": new_item_id("mcp_list_tools"),
+        "id": id,
         "type": "mcp_list_tools",
         "status": "completed",
         "server_label": server.label,

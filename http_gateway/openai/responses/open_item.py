@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from http_gateway.openai.custom_tools import CustomInput
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item
 from http_gateway.openai.responses.tools import CalledTool
 from sax.mcp.session import McpOutcome
 
@@ -83,12 +83,11 @@ class OpenItem:
     tool: CalledTool = CalledTool("")
     style: ReasoningStyle = PLAIN_REASONING
     logprobs: list[Item] = field(default_factory=list[Item])
-    id: str = ""
+    id: str = ""  # given when it begins
     _texts: list[str] = field(default_factory=list[str])
     _input: CustomInput | None = None
 
     def __post_init__(self) -> None:
-        self.id = new_item_id(self.kind)
         if self.kind == "custom_tool_call":
             self._input = CustomInput()
 

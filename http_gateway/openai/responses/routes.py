@@ -28,9 +28,10 @@ from http_gateway.openai.responses.answer import (
 from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.items import Item, listed, to_items, to_new_items
+from http_gateway.openai.responses.items import Item, ItemIds, listed, to_items, to_new_items
 from http_gateway.openai.responses.kept_conversations import KeptConversations
 from http_gateway.openai.responses.mcp_servers import OfferedServers
+from http_gateway.openai.responses.references import dereferenced
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, CalledTool, told_tools
@@ -164,13 +165,15 @@ class ResponseRoutes:
         if body.store or body.background:
             self._stored.check("store" if body.store else "background")
         earlier = await self._earlier(body)
+        items = await dereferenced(listed(body.input), earlier, self._stored)
         names = ("input", "conversation" if body.conversation_id else "previous_response_id")
         messages = await self._backend.with_images(
-            to_conversation(body.instructions or "", listed(body.input), earlier, names), "input"
+            to_conversation(body.instructions or "", items, earlier, names), "input"
         )
         id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
-        offer = await self._offer(body, [*earlier, *listed(body.input)])
+        ids = ItemIds(id)
+        offer = await self._offer(body, [*earlier, *items], ids)
         fitting = messages
         if body.truncation == "auto":
             fitting = await self._fitted(model_id, messages, body, offer.chat)
@@ -185,24 +188,27 @@ class ResponseRoutes:
                 offer.called,
                 body.style,
                 offer.first,
+                ids,
             ),
             calls=offer.calls,
-            context=[*earlier, *to_items(listed(body.input))],
+            context=[*earlier, *to_items(items)],
             keep=keep,
             conversation=body.conversation_id,
-            added=to_new_items(listed(body.input)) if body.conversation_id else [],
+            added=to_new_items(items) if body.conversation_id else [],
             limit_s=self._backend.limit_s(request, body.timeout),
             headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )
 
-    async def _offer(self, body: ResponseRequest, items: list[Mapping[str, Any]]) -> Offer:
+    async def _offer(
+        self, body: ResponseRequest, items: list[Mapping[str, Any]], ids: ItemIds
+    ) -> Offer:
         """Return the tools of a request; those of MCP servers are asked for."""
         chat, called = body.options, body.offered.called
         if not body.servers:
             return Offer(chat=chat, called=called, first=[], calls=None)
         calls = McpCalls(self._mcp, body.servers, body.max_tool_calls)
         calls.check()
-        servers = OfferedServers(calls, body.servers)
+        servers = OfferedServers(calls, body.servers, ids)
         lists, found = await servers.tools(items)
         tools = (*chat.tools, *(tool for tool, _ in found))
         check_tools(tools, "tools[{}]")

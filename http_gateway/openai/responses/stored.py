@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from http_gateway.openai.kept_space import KeptSpace
+from http_gateway.openai.responses.items import RESPONSE as PREFIX
 from http_gateway.openai.responses.items import Item
 from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
 from sax.errors import InvalidRequest, NotFound
@@ -24,7 +25,6 @@ from sax.storage.object_store import MeasuredStore, ObjectExists, ObjectMissing
 FOLDER = "responses"
 ENDS = "response_ends"  # of those in the background
 OPEN = "open_responses"  # marks of those in the background that run
-PREFIX = "resp_"
 MOST_BYTES = 8 << 20  # of a conversation that goes on, with its images
 RUNNING = "in_progress"
 
