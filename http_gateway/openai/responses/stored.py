@@ -8,7 +8,7 @@ it and one that finds it dead only the first decides.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import msgspec
@@ -130,11 +130,16 @@ class StoredResponses:
         """Give a sign of life of a response that runs."""
         await self._known(None).replace(_name(OPEN, place), str(number).encode())
 
-    async def open(self) -> dict[Place, bytes]:
-        """Return the responses that run, of all owners, each with its last sign of life."""
+    async def open(self, but: Container[Place]) -> dict[Place, bytes]:
+        """Return the responses that run, of all owners, each with its last sign of life.
+
+        One list of names, and a read of each. but: those that are left out, unread.
+        """
         found: dict[Place, bytes] = {}
         for name in await self._known(None).names(OPEN):
             _, owner, id = name.split("/")
+            if (owner, id) in but:
+                continue
             try:
                 found[owner, id] = await self._known(None).get(name)
             except ObjectMissing:
