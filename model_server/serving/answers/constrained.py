@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from model_server.engine.types import Grammar
+from model_server.grammars.call_format import promised
 from model_server.grammars.compiler import constraint_reader
 from model_server.grammars.grammar_state import CompiledGrammar
+from model_server.serving.answers.checked_calls import CheckedCalls, writes_json
+from model_server.serving.answers.checked_sink import CheckedAnswer, CheckedJson
 from model_server.serving.answers.running_request import RunningRequest
 from model_server.serving.chats.divided_answer import AnswerDivision
 from model_server.text.text_decoder import whole_text
@@ -22,21 +25,32 @@ def check_after(
     request: GenerateRequest,
     division: AnswerDivision,
 ) -> None:
-    """Have the finished answer checked, if its grammar holds only a part of its json_schema.
-
-    Not where tools may be called: the answer may be a call.
-    """
-    schema = request.sampling.json_schema
-    if not isinstance(grammar, CompiledGrammar) or not grammar.partly or not schema:
+    """Have the finished answer checked, if its grammar holds only a part of its json_schema, or of
+    the schemas of the tools whose arguments it is to keep to."""
+    if not isinstance(grammar, CompiledGrammar):
         return
-    if request.chat.may_call:
+    checked = _checked(grammar, request, division)
+    if checked is None:
         return
-    begun = ""
     if request.answer is not None:
         decoder = running.servable.loaded.tokenizer.decoder(marks=division.marks)
-        begun = whole_text(decoder, request.answer.token_ids)
-    check = partial(constraint_reader().check, schema)
-    running.check(check, begun, _before_json(division))
+        checked.push(whole_text(decoder, request.answer.token_ids))
+    running.check(checked)
+
+
+def _checked(
+    grammar: CompiledGrammar, request: GenerateRequest, division: AnswerDivision
+) -> CheckedAnswer | None:
+    """Return what reads and checks the answer; None: its grammar holds all."""
+    chat, schema, check = request.chat, request.sampling.json_schema, constraint_reader().check
+    if chat.may_call and division.format is not None:
+        if not grammar.partly and writes_json(division.format):
+            return None
+        names = {tool.name: promised(tool, chat) for tool in chat.tools}
+        return CheckedCalls(division.format, names, check, schema)
+    if not grammar.partly or not schema:
+        return None
+    return CheckedJson(partial(check, schema), _before_json(division))
 
 
 def _before_json(division: AnswerDivision) -> str:
