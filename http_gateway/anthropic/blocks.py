@@ -185,8 +185,9 @@ def _document(block: SentBlock) -> list[Part]:
         parts = [part for each in held for part in each.parts()]
     else:
         raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: files of documents are not read here; "
-            "send a source of the type text or content, or the pages as images",
+            f"{at}.type {quoted(kind)} is not supported: files of documents, such as PDF, are not "
+            "read here: send their text in a source of the type text or content, or their pages as "
+            "image blocks, to a model that sees",
             param=f"{at}.type",
         )
     refuse_unsupported(source, {}, at=f"{at}.")

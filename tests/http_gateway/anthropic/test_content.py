@@ -133,7 +133,7 @@ def test_documents_and_search_results_are_texts_between_tags() -> None:
         "<search_result>\n<source>http://moon</source>\n<title>Moon</title>\na\n</search_result>"
     )
     assert said == Message("user", f"{document}\n{found}\nHow far?")
-    with pytest.raises(UnsupportedParameter) as caught:
+    with pytest.raises(UnsupportedParameter, match="PDF.* their pages as image blocks") as caught:
         read(user({"type": "document", "source": PDF}))
     assert caught.value.param == "messages[0].content[0].source.type"
 
