@@ -24,7 +24,7 @@ def read_tags(
 ) -> _Found:
     """Read the tags that stand here. False: there are none, nor the end of a call, and nothing was
     read."""
-    tags = _Tags(reader, form, kinds)
+    tags = _TagReading(reader, form, kinds)
     first = yield from tags.opens()
     if not first and not (yield from at_tail(reader, form.tail)):
         return False
@@ -34,7 +34,7 @@ def read_tags(
 
 
 @dataclass(frozen=True, slots=True)
-class _Tags:
+class _TagReading:
     reader: TextReader
     form: CallForm
     kinds: Kinds
