@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
 
 import httpx
 
+from http_gateway.app import create_app
+from http_gateway.config import GatewayConfig
 from sax.errors import ReplicaLost, UnsupportedParameter
 from sax.types import TokenChunk
 from tests.each_case import each_case
-from tests.http_gateway.fake_cell import FakeCell
+from tests.http_gateway.fake_cell import FakeCell, published
 
 BODY: dict[str, Any] = {
     "model": "smollm2",
@@ -106,6 +109,26 @@ async def test_an_answer_ends_before_a_line_that_is_indented_less(
     assert body["tokens_predicted"] == 3  # the rest was not waited for
     stream = events_of(await http.post("/infill", json={**asked, "stream": True}))
     assert "".join(event["content"] for event in stream) == "x\n    y"
+
+
+class EndlessCell(FakeCell):
+    """Goes on for ever after what it says."""
+
+    async def generate_to(self, *asked: Any, **named: Any) -> None:
+        await super().generate_to(*asked, **named)
+        await asyncio.Event().wait()
+
+
+async def test_the_rest_of_an_answer_that_has_ended_is_not_waited_for() -> None:
+    cell = EndlessCell(published("/sax/test/smollm2"))
+    cell.said = [TokenChunk("x\ny", (1,), prompt_tokens=9, completion_tokens=1)]
+    transport = httpx.ASGITransport(create_app(cell, GatewayConfig()))
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://gateway") as http,
+        asyncio.timeout(20),
+    ):
+        reply = await http.post("/infill", json={**BODY, "n_indent": 4})
+    assert reply.json()["content"] == "x"
 
 
 async def test_an_editor_may_only_warm_the_cache(cell: FakeCell, http: httpx.AsyncClient) -> None:

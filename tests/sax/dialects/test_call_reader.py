@@ -180,6 +180,30 @@ def test_bare_values_have_the_type_that_the_schema_gives(
     assert values(parsed([call], format).calls) == [("f", {"a": value})]
 
 
+@each_case("said, types, value", [
+    ("<item>1</item><item>b</item>", {}, [1, "b"]),
+    ("<x>1</x>", {}, {"x": 1}),
+    ("<item>1</item>", {"a": ["object"]}, {"item": 1}),
+    ("<x>1</x>", {"a": ["array"], "a.item": ["string"]}, ["1"]),
+    ("<x><item>1</item></x>", {"a.x.item": ["string"]}, {"x": ["1"]}),
+    ("", {"a": ["array", "null"]}, []),
+    ("", {"a": ["object"]}, {}),
+    ("", {}, ""),
+    ("<item></item>", {"a.item": ["array"]}, [[]]),
+    ("<b", {"a": ["string"]}, "<b"),
+])  # fmt: skip
+def test_tags_within_a_tag_are_lists_and_objects(
+    said: str, types: dict[str, list[str]], value: Any
+) -> None:
+    form, token = form_of("minimax-m3"), "]<]minimax[>["
+    said = said if said == "<b" else said.replace("<", f"{token}<")
+    call = f'\n{token}<invoke name="f">{token}<a>{said}{token}</a>{token}</invoke>'
+    text = f"{token}<tool_call>{call}\n{token}</tool_call>"
+    format = AnswerFormat("learnt", calls=form, kinds={"f": types})
+    for pieces in ([text], [*text]):
+        assert values(parsed(pieces, format).calls) == [("f", {"a": value})]
+
+
 def test_kimis_ids_have_the_name_and_the_number_of_the_call() -> None:
     form = form_of("kimi-k2")
     calls: list[Call] = [("add", {}), ("f", {"a": 1})]

@@ -30,6 +30,7 @@ for line in sys.stdin:
         continue
     if "id" not in asked:
         continue
+    say(id=-1, result={"late": "of a call that nobody waits for"})
     if asked["method"] == "tools/list":
         say(method="notifications/message", params={})
         say(method="ping", id=asked["id"])  # the same number, of the server's own requests
