@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sax.chat import Tool, ToolCall, ToolChoice
-from sax.cli.divided_printer import DividedPrinter, write
 from sax.cli.image_files import with_images
 from sax.client import Client
-from sax.command import say
+from sax.command import printable, say
 from sax.errors import SaxError
 from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
 
@@ -102,7 +101,9 @@ class Conversation:
             return Message("assistant", "".join(parts))
         choice = ToolChoice.AUTO if calls else ToolChoice.NONE
         chat = ChatOptions(tools=self.tools.tools, tool_choice=choice, divided=True)
-        answer = DividedPrinter(chat.callable_tools, parts, stream=self.stream)
+        from sax.cli.divided_printer import DividedPrinter  # not felt at the start of others
+
+        answer = DividedPrinter(chat.callable_tools, parts, _write, stream=self.stream)
         answer.print(self.client.generate(replace(request, chat=chat)))
         return answer.message()
 
@@ -115,8 +116,14 @@ def print_answer(
     for chunk in chunks:
         texts.append(chunk.text)
         if stream:
-            write(chunk.text)
+            _write(chunk.text)
     if not stream:
-        write("".join(texts))
+        _write("".join(texts))
     sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _write(text: str) -> None:
+    # Models may emit control characters: escape them on a terminal, pass them on in a pipe.
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from sax.chat import AnswerFormat, Message, ToolCall
 from sax.command import printable, say
@@ -21,9 +21,17 @@ _GENERIC = "this model's template knows no tools: they are told in sax's own for
 
 
 class DividedPrinter:
-    def __init__(self, tools: Collection[str], parts: list[str], *, stream: bool) -> None:
-        """parts: the pieces of the text are added."""
+    def __init__(
+        self,
+        tools: Collection[str],
+        parts: list[str],
+        write: Callable[[str], None],
+        *,
+        stream: bool,
+    ) -> None:
+        """parts: the pieces of the text are added. write: shows a piece."""
         self._tools = tools
+        self._write = write
         self._parts = parts
         self._stream = stream
         self._reasoning: list[str] = []
@@ -38,9 +46,9 @@ class DividedPrinter:
         if self._parser is not None:
             self._take(self._parser.finish())
         if not self._stream:
-            write("".join(self._parts))
+            self._write("".join(self._parts))
         if self._parts or not self._calls:
-            write("\n")
+            self._write("\n")
 
     def message(self) -> Message:
         calls = tuple(ToolCall(id, name, "".join(made) or "{}") for id, name, made in self._calls)
@@ -53,7 +61,7 @@ class DividedPrinter:
                 case ContentDelta(text):
                     self._parts.append(text)
                     if self._stream:
-                        write(text)
+                        self._write(text)
                 case ReasoningDelta(text):
                     self._reasoning.append(text)
                     sys.stderr.write(printable(text))
@@ -72,10 +80,3 @@ def _format(chunk: TokenChunk) -> AnswerFormat:
     if format.generic:
         say(_GENERIC)
     return format
-
-
-def write(text: str) -> None:
-    """Print a piece of an answer: control characters that models may emit are escaped on a
-    terminal, and passed on in a pipe."""
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
