@@ -667,10 +667,10 @@ ROWS = (
         "model of the flags that is published with the same path, checkpoint and "
         "overrides is ready at once, and another one takes its place",
         "better",
-        "model_server/flags/test_static_models.py::test_overrides_are_a_json_object_for_each",
-        "model_server/process/test_static_loading.py"
+        "model_server/flags/test_saxml.py::test_overrides_are_a_json_object_for_each",
+        "model_server/serving/test_static_loading.py"
         "::test_they_are_loaded_in_order_without_an_admin_server",
-        "model_server/process/test_static_loading.py"
+        "model_server/serving/test_static_loading.py"
         "::test_a_model_that_cannot_be_loaded_ends_the_process_with_the_reason",
         f"{_PLAN}::test_a_model_that_a_server_loaded_by_its_own_flags_stays_there",
         f"{_PLAN}::test_a_published_model_is_ready_where_a_server_loaded_the_same_by_its_own_flags",
