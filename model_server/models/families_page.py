@@ -39,7 +39,8 @@ _MEANINGS = {
     "SPECULATION": 'draft tokens: `"off"`; `"ngram"`: what followed the last ones '
     'before; `"draft"`: also those of a draft model; null: as `"ngram"`, in rows of the decode '
     "batch that are not used ([speculation.md](../explanation/speculation.md))",
-    "MAX_GUESSES": "most draft tokens of one sequence in one step, from 1 to 32",
+    "MAX_GUESSES": "most draft tokens of one sequence in one step, of models with states of all, "
+    "from 1 to 32",
     "DRAFT_MODEL": "a smaller model with the same vocabulary for draft tokens: a checkpoint, or a "
     "model path that needs none",
     "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model",
