@@ -105,6 +105,7 @@ class ColumnLayout:
             "block_limits": (n, c),
             **({"block_ahead": (n, c)} if self.looks_ahead else {}),
             **(dict(zip(WINDOW_PARTS, ((t,), (d, s), (n, s)), strict=True)) if apart else {}),
+            **({"draft_pages": (d,)} if self.limits.draft_states else {}),
             "row_index": (r,),
             **({"adapters": (t,)} if self.limits.adapters else {}),
             **dict.fromkeys(ROW_COLUMNS, (r,)),

@@ -67,13 +67,21 @@ class EngineLimits(CoreLimits, frozen=True, kw_only=True):
         """Rows of a step that may try draft tokens and need a mask each."""
         return self.decodes if self.draft_tokens else 0
 
+    @property
+    def draft_states(self) -> int:
+        """States behind draft tokens that one step may leave; 0: no layer keeps any."""
+        return self.draft_tokens if self.windows.recurrent else 0
+
 
 def lane_limits(limits: EngineLimits, lanes: int) -> EngineLimits:
     """Return the limits of each lane, which together have these slots and pages or fewer."""
     slots = limits.slots // lanes
     decodes = max(slots, limits.decodes // lanes)
+    # Memory is planned for the states behind so many draft tokens in all.
+    drafts = limits.draft_tokens // lanes if limits.windows.recurrent else limits.draft_tokens
     return replace(
         limits,
+        draft_tokens=drafts,
         slots=slots,
         pages=(limits.pages + 1) // lanes - 1,  # each has a scratch page of its own
         token_budget=limits.token_budget - limits.decodes + decodes,
@@ -101,10 +109,15 @@ def check_limits(limits: EngineLimits) -> None:
             f"max_decodes is {limits.max_decodes}; it must be at least slots: {limits.slots}"
         )
     partial = limits.page_size % limits.prefill_block
-    if limits.windows.recurrent and (partial or limits.draft_tokens):
+    if limits.windows.recurrent and partial:
         raise ValueError(
             f"layers with a state need whole prefill_blocks of {limits.prefill_block} tokens in a "
-            f"page of {limits.page_size}, and no draft tokens: {limits.draft_tokens}"
+            f"page of {limits.page_size}"
+        )
+    if limits.draft_states and (limits.windows.sliding or 0) > 2:
+        raise ValueError(
+            "the page of a state is exchanged when a draft token was right: layers with a window "
+            f"of {limits.windows.sliding} tokens must not have keys and values in it"
         )
     if limits.media is not None:
         _check_media(limits, limits.media)

@@ -11,6 +11,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart, EngineParts
 from model_server.engine.parts.adapters import AdapterColumns
+from model_server.engine.parts.draft_states import DraftStates
 from model_server.engine.parts.grammar import Grammars
 from model_server.engine.parts.long_positions import LongPositions
 from model_server.engine.parts.scores import ScoredPrompts
@@ -21,6 +22,7 @@ from model_server.engine.sequence import Sequence
 from model_server.engine.timing.step_times import StepTimes
 
 PARTS: tuple[type[EnginePart[Any]], ...] = (
+    DraftStates,
     Tracing,
     ScoredPrompts,
     BeamSearches,

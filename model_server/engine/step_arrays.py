@@ -113,6 +113,8 @@ class StepArrays:
             views["window_pages"][:count] = tables[
                 np.arange(count), starts // self._limits.page_size
             ]
+        if self._limits.draft_states:
+            views["draft_pages"][:count] = [row.state for row in rows]
         views["row_index"][:count] = np.arange(count)
         # A draft token is tried right behind another row of its sequence.
         tried = np.flatnonzero(slots[1:] == slots[:-1]) + 1

@@ -308,7 +308,7 @@ class StepProgram:
                 choose_adapters(model, parts["adapters"])
             batch = paged_batch(parts, self._kernel, self._split, self.limits.media)
             if self.limits.windows.recurrent:
-                batch = batch.with_states(self.limits.page_size)
+                batch = batch.with_states(self.limits.page_size, parts.get("draft_pages"))
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if self.shows:

@@ -98,6 +98,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     adapter: int = 0  # place of its adapter, from 1 on; 0: none
     given: int = -1  # a decode's token; -1: the slot's last one, which the host may not know yet
     media: RowMedia | None = None  # of a model with an encoder, where it tells anything
+    state: int = 0  # page of the state behind a draft token; 0: the one in the slot's table
 
     @property
     def count(self) -> int:

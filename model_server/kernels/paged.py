@@ -98,11 +98,14 @@ class PagedBatch:
     # Tokens, at least, of each run of such queries that see each other
     least_run: int = field(default=1, metadata={"static": True})
 
-    def with_states(self, page_size: int) -> PagedBatch:
-        """Return the batch with the places of the states that recurrent layers keep."""
+    def with_states(self, page_size: int, draft_pages: jax.Array | None = None) -> PagedBatch:
+        """Return the batch with the places of the states that recurrent layers keep.
+
+        Arguments are those of `states.places_of`.
+        """
         of = self._in_windows()
         tables = of.decode_tables, of.decode_limits, of.block_tables, of.block_limits
-        return replace(self, states=places_of(*tables, page_size))
+        return replace(self, states=places_of(*tables, page_size, draft_pages))
 
     def divided(self, x: jax.Array) -> jax.Array:
         """Constrain [T, D] to the row sharding used between layers."""

@@ -77,10 +77,13 @@ class StatePlaces:
     writes: jax.Array  # i32[D + N]: page of the state after the last one; 0: it is not kept
     fresh: jax.Array  # bool[D + N]: begins a sequence
     chained: jax.Array  # bool[N]: goes on where the block before it ended
+    # bool[D]: tries a draft token, and goes on where the row before it ended; None: none may
+    drafted: jax.Array | None = None
 
     def rows(self, rows: slice) -> StatePlaces:
         """Return the places of these decode rows and blocks."""
-        return StatePlaces(self.reads[rows], self.writes[rows], self.fresh[rows], self.chained)
+        places = self.reads[rows], self.writes[rows], self.fresh[rows]
+        return StatePlaces(*places, self.chained, self.drafted)
 
 
 def places_of(
@@ -89,8 +92,12 @@ def places_of(
     block_tables: jax.Array,
     block_limits: jax.Array,
     page_size: int,
+    draft_pages: jax.Array | None = None,
 ) -> StatePlaces:
-    """Find the pages of the states that a batch reads and writes."""
+    """Find the pages of the states that a batch reads and writes.
+
+    draft_pages: i32[D], where the state behind the draft token of a row is kept; 0: it tries none.
+    """
     counts = jnp.sum(block_limits > 0, axis=1)
     starts = jnp.concatenate([decode_limits[:, 0], block_limits[:, 0]]) - 1  # -1: padding
     last = jnp.concatenate([decode_limits[:, 0], block_limits[:, 0] + counts - 1]) - 1
@@ -109,7 +116,13 @@ def places_of(
         jnp.pad(writes[blocks], (0, 1))[1:] == writes[blocks]
     )
     kept = writes.at[blocks].set(jnp.where(followed, 0, writes[blocks]))
-    return StatePlaces(reads, kept, fresh, chained)
+    if draft_pages is None:
+        return StatePlaces(reads, kept, fresh, chained)
+    drafted, rows = draft_pages > 0, slice(draft_pages.shape[0])
+    kept = kept.at[rows].set(jnp.where(drafted, draft_pages, kept[rows]))
+    # The page of the row before it, for kernels that read pages when its turn has come.
+    before = jnp.where(drafted, jnp.roll(kept[rows], 1), reads[rows])
+    return StatePlaces(reads.at[rows].set(before), kept, fresh, chained, drafted)
 
 
 def advance(
@@ -131,7 +144,8 @@ def advance(
     if decodes and isinstance(step, Remembering) and isinstance(kernel, MemoryKernel):
         return _advance_by(kernel, held, places, blank, inputs, counts, step)
     states = _begun(held, places, blank)
-    ended, outputs = _decoded(states, decodes, inputs, step)
+    ended, made = _decoded(states, decodes, inputs, step, places.drafted)
+    outputs = made[:, 0]
     if blocks:
         rest = jax.tree.map(
             lambda array: array[decodes:].reshape(blocks, -1, *array.shape[1:]), inputs
@@ -166,12 +180,15 @@ def _advance_by(
     """As `advance`, with the memories of decode rows by a kernel, then the blocks."""
     decodes = places.reads.shape[0] - counts.shape[0]
     of_rows, of_blocks = (places.rows(rows) for rows in (slice(decodes), slice(decodes, None)))
-    first = jax.tree.map(lambda array: array[:decodes, None], inputs)
-    ones = jnp.ones((decodes,), jnp.int32)
+
+    def prepared(state: State, given: Any, count: jax.Array) -> tuple[State, Any]:
+        left, *more = step.prepared(state, given, count)
+        return left, more
+
     before = _begun(held[:-1], of_rows, blank[:-1])
-    left, tokens, rest = jax.vmap(step.prepared)(before, first, ones)
+    left, (tokens, rest) = _decoded(before, decodes, inputs, prepared, places.drafted)
     alone = jax.tree.map(lambda array: array[:, 0], tokens)
-    made, memory = kernel.remember(held[-1], of_rows, alone)
+    made, memory = _remembered(kernel, held[-1], of_rows, alone)
     outputs = jax.vmap(step.finished)(made[:, None], rest)[:, 0]
     written = [
         overwrite(of, of_rows.writes, rows) for of, rows in zip(held[:-1], left, strict=True)
@@ -184,12 +201,53 @@ def _advance_by(
     return jnp.concatenate([outputs, found]), held
 
 
-def _decoded(states: State, decodes: int, inputs: Any, step: Advance) -> tuple[State, jax.Array]:
-    """Run one token of each decode row, [D, ...]."""
+def _decoded(
+    states: State, decodes: int, inputs: Any, step: Any, drafted: jax.Array | None
+) -> tuple[State, Any]:
+    """Run one token of each decode row; returns states [D, ...] and what is made, [D, 1, ...].
+
+    If a row tries a draft token, all run one after the other, with the same bits.
+    """
     first = jax.tree.map(lambda array: array[:decodes, None], inputs)
+    begun = tuple(each[:decodes] for each in states)
     ones = jnp.ones((decodes,), jnp.int32)
-    ended, made = jax.vmap(step)(tuple(each[:decodes] for each in states), first, ones)
-    return ended, made[:, 0]
+
+    def together(_: Any) -> Any:
+        return jax.vmap(step)(begun, first, ones)
+
+    def by_row(chained: jax.Array) -> Any:
+        return in_turn(begun, chained, first, ones, step)
+
+    if drafted is None:
+        return together(None)
+    return jax.lax.cond(drafted.any(), by_row, together, drafted)
+
+
+def _remembered(
+    kernel: MemoryKernel, memory: jax.Array, places: StatePlaces, tokens: MemoryTokens
+) -> tuple[jax.Array, jax.Array]:
+    """As `MemoryKernel.remember`, but a row that tries a draft token reads what the last one wrote.
+
+    A kernel may read a row's page before the row before it has written, so each has its own call.
+    """
+    if places.drafted is None:
+        return kernel.remember(memory, places, tokens)
+
+    def one(memory: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+        (reads, writes, fresh), given = jax.tree.map(lambda each: each[None], row)
+        place = StatePlaces(reads, writes, fresh, places.chained)
+        made, memory = kernel.remember(memory, place, given)
+        return memory, made[0]
+
+    def by_row(memory: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = (places.reads, places.writes, places.fresh), tokens
+        memory, made = jax.lax.scan(one, memory, rows)
+        return made, memory
+
+    def together(memory: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return kernel.remember(memory, places, tokens)
+
+    return jax.lax.cond(places.drafted.any(), by_row, together, memory)
 
 
 def in_turn(

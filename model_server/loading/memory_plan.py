@@ -29,18 +29,20 @@ class PageBytes:
 
     page: int  # bytes of one page, but for window layers
     window_page: int = 0  # bytes of one page of window layers, which have their own
-    most_window_pages: int = 0  # pages that window layers have at most, beside their scratch page
+    most_window_pages: int = 0  # pages that window layers have at most, but for those
+    beside: int = 1  # their scratch page, and those of states behind draft tokens
 
     def pool(self, pages: int) -> int:
         """Return the bytes of all layers' pages."""
-        return (pages + 1) * self.page + (min(pages, self.most_window_pages) + 1) * self.window_page
+        window_pages = min(pages, self.most_window_pages) + self.beside
+        return (pages + 1) * self.page + window_pages * self.window_page
 
     def fitting(self, free: int) -> int:
         """Return the most pages that take no more than these bytes; negative: not even scratch."""
-        alike = free // (self.page + self.window_page) - 1
+        alike = (free - (self.beside - 1) * self.window_page) // (self.page + self.window_page) - 1
         if alike < self.most_window_pages or not self.window_page:
             return alike
-        rest = free - (self.most_window_pages + 1) * self.window_page
+        rest = free - (self.most_window_pages + self.beside) * self.window_page
         return rest // self.page - 1 if self.page else _MOST_PAGES
 
 

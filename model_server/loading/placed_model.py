@@ -137,7 +137,8 @@ class PlacedModel:
         """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
         whole, each = self.page_bytes(limits.page_size), self.layer_bytes(limits.page_size)
         window_page = sum(compress(each, self.window_layers(limits.windows.sliding)))
-        return PageBytes(whole - window_page, window_page, most_window_pages(limits))
+        counts = most_window_pages(limits), 1 + limits.draft_states
+        return PageBytes(whole - window_page, window_page, *counts)
 
     def layer_bytes(self, page_size: int) -> list[int]:
         """Return the bytes of a page, or of a state, in each layer. Raises MemoryPlanError."""
@@ -187,8 +188,6 @@ class PlacedModel:
 
         Its stages take in the next step while others compute; a draft token waits for all of them.
         """
-        if self.recipe.recurrent:
-            return 0  # a state cannot take back a wrong one
         speculation = self.recipe.speculation
         return speculation.draft_tokens if speculation.asked or self.stage is None else 0
 
@@ -258,10 +257,9 @@ def _check_embedding(head: PlacedModel, checkpoint: Checkpoint | None) -> None:
 
 def _check_recurrent(recipe: Recipe) -> None:
     draft = recipe.draft.recipe if recipe.draft is not None else None
-    if recipe.recurrent and recipe.speculation.asked or draft is not None and draft.recurrent:
+    if draft is not None and draft.recurrent:
         raise InvalidRequest(
-            f"{'this model keeps' if recipe.recurrent else 'the draft model keeps'} a state of all "
-            "tokens so far, which cannot take back a wrong draft token: leave SPECULATION and its "
-            "draft model out",
-            param="overrides.SPECULATION",
+            "the draft model keeps a state of all tokens so far, and would have to take back those "
+            'that were wrong: set SPECULATION to "ngram", or name one without such layers',
+            param="overrides.DRAFT_MODEL",
         )

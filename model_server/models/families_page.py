@@ -40,7 +40,8 @@ _MEANINGS = {
     'before; `"draft"`: also those of a draft model; `"mtp"`: also those of the draft layers in '
     'the checkpoint; null: as `"ngram"`, in rows of the decode batch that are not used '
     "([speculation.md](../explanation/speculation.md))",
-    "MAX_GUESSES": "most draft tokens of one sequence in one step, from 1 to 32",
+    "MAX_GUESSES": "most draft tokens of one sequence in one step, of models with states of all, "
+    "from 1 to 32",
     "DRAFT_MODEL": "a smaller model with the same vocabulary for draft tokens, or an EAGLE-3 head: "
     "a checkpoint, or a model path that needs none",
     "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model or head",

@@ -112,7 +112,7 @@ def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
         for name, each in flat(made).items()
         if name not in _OF_HOST and each != wanted[name]
     ]
-    made_pages, own_pages = most_window_pages(made), most_window_pages(here)
+    made_pages, own_pages = (most_window_pages(each) + each.draft_states for each in (made, here))
     if not found and made_pages != own_pages:  # draft tokens and the prefix cache change it
         found = [
             f"made for {made_pages} pages of layers with a window, this server has {own_pages}"

@@ -226,7 +226,8 @@ class Drafting(EnginePart[int]):
             self._drafts.note(id, right)
 
     def _allot(self, looked: Chances, drafted: Chances, *, ahead: bool) -> Allotment:
-        decodes, rows, costs = len(self.live.running), self._rows, self._costs
+        decodes, costs = len(self.live.running), self._costs
+        rows = min(self._rows, decodes + (self.limits.draft_states or self._rows))
         if self._drafts is not None and drafted:
             draft_s = self._drafts.seconds(decodes)
             return allot_drafted(looked, drafted, decodes, rows, costs, draft_s, ahead=ahead)

@@ -9,9 +9,10 @@ def window_page_count(limits: EngineLimits) -> int:
     """Return the pages with which a grant never fails; 0: the layers have pages in common.
 
     A sequence never holds more of them than of the others. Nor does it hold more than its window
-    takes, beside what one step computes, and a page that it copies.
+    takes, beside what one step computes, and a page that it copies. The states behind draft tokens
+    have further pages.
     """
-    return min(limits.pages, most_window_pages(limits))
+    return min(limits.pages, most_window_pages(limits)) + limits.draft_states
 
 
 def most_window_pages(limits: EngineLimits) -> int:

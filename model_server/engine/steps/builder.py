@@ -73,6 +73,12 @@ class StepBuilder:
         """Add pages to a sequence, and those that it shares to its slot's table."""
         self._grants.append(self._held.grant(sequence, count, shared=shared))
 
+    def renew(self, sequence: Sequence, index: int) -> None:
+        """Tell its slot's table which pages a sequence has from an index on, new ones included."""
+        pages, window_pages = sequence.pages[index:], sequence.paging.window_pages[index:]
+        self._grants = [each for each in self._grants if each.slot != sequence.slot]
+        self._grants.append(PageGrant(sequence.slot, index, tuple(pages), tuple(window_pages)))
+
     def reach(self, sequence: Sequence) -> None:
         """See that the next position of a sequence has a page."""
         start = sequence.launched

@@ -311,7 +311,7 @@ class FakeRunner:
             self._write(row.slot, position, token, row.long)
         seen = self._read(row, row.start + len(tokens))
         if self._states is not None:
-            hashes = self._states.run(row.slot, row.start, tokens)
+            hashes = self._states.run(row.slot, row.start, tokens, row.state)
             if hashes[-1] != hash_of(seen):
                 seen[-1] = GARBAGE  # the state is of other tokens
         self._check_turned(row, len(seen))
@@ -336,7 +336,7 @@ class FakeRunner:
     def _read(self, row: Row, count: int) -> list[int]:
         """The tokens that a row sees; those that only one kind of layer sees are garbage."""
         seen = self._pages.read(row.slot, count)
-        if self._window_pages is not None:
+        if self._window_pages is not None and self._states is None:  # else these hold states alone
             assert self.limits.windows.sliding is not None
             own = self._window_pages.read(row.slot, count)
             first = max(0, row.start + 1 - self.limits.windows.sliding)

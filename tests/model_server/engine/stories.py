@@ -155,7 +155,7 @@ class _Teller:
         steps = self._schedule()
         self._flight = [(step, self._computed(step, ())) for step in steps]
         for step in steps:
-            yield f"step {_text(step)}"
+            yield f"step {_step_text(step)}"
         if self.limits.media is not None and (op := self.scheduler.op()) is not None:
             assert isinstance(op, Encode)
             yield f"encode {_text(op.batch)}"
@@ -230,6 +230,13 @@ def _tops(id: int, position: int, count: int) -> tuple[tuple[int, float], ...]:
 
 def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _step_text(step: Step) -> str:
+    """As steps were told when the golden file was written, unless draft tokens leave states."""
+    told = msgspec.to_builtins(step)
+    told[1] = [row if row[-1] else row[:-1] for row in told[1]]
+    return _text(told)
 
 
 def _told(update: SequenceUpdate) -> str:
@@ -358,7 +365,7 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
     if window == "recurrent":
         sizes["windows"] = WindowLimits(sliding=1, recurrent=True)
     speed = rng.choice(["plain", "plain", "draft_tokens", "series"])
-    if speed == "draft_tokens" and window != "recurrent":
+    if speed == "draft_tokens":
         more = rng.randint(1, 6)
         sizes |= {"draft_tokens": rng.randint(1, 4), "max_decodes": slots + more}
         sizes["token_budget"] += more

@@ -74,3 +74,27 @@ def test_no_page_is_written_twice_but_scratch() -> None:
 def test_whole_inputs_begin_blank_and_end_where_they_end() -> None:
     made = advance_whole(BLANK, jnp.ones((8, 1)), jnp.asarray([4, 2]), summed)
     assert np.asarray(made)[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 2, 2]
+
+
+def drafted(pages: list[int]) -> tuple[list[float], list[float]]:
+    """The sums after rows at positions 8, 9, 10 of one sequence and 13 of another, of which those
+    with a page here try draft tokens; and what the pages hold afterwards."""
+    tables = jnp.asarray([[1, 2], [1, 2], [1, 2], [3, 4]], jnp.int32)
+    limits = jnp.asarray([[9], [10], [11], [14]], jnp.int32)
+    none = jnp.zeros((0, 2), jnp.int32), jnp.zeros((0, 4), jnp.int32)
+    places = places_of(tables, limits, *none, PAGE, jnp.asarray(pages, jnp.int32))
+    held = (jnp.asarray(np.arange(9) * 100.0, jnp.float32)[:, None],)
+    inputs = jnp.asarray([[1.0], [2.0], [4.0], [8.0]])
+    made, (left,) = advance(held, places, BLANK, inputs, jnp.zeros((0,), jnp.int32), summed)
+    return np.asarray(made)[:, 0].tolist(), np.asarray(left)[1:, 0].tolist()
+
+
+def test_a_draft_token_goes_on_where_the_row_before_it_ended_and_leaves_its_state_apart() -> None:
+    made, left = drafted([0, 5, 7, 0])
+    assert made == [101, 103, 107, 408]
+    assert left == [100, 101, 300, 408, 103, 600, 107, 800]
+
+
+def test_rows_without_draft_tokens_go_on_from_their_pages() -> None:
+    made, _ = drafted([0, 0, 0, 0])
+    assert made == [101, 202, 204, 408]

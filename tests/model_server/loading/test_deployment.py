@@ -293,10 +293,20 @@ def test_layers_with_a_window_have_only_the_pages_that_their_windows_take() -> N
     assert made.with_pages(9).memory.kv == 7 * 10 * LAYER
 
 
-@example(page=1, own=7, most=15, free=129)  # a page more, and no more of the window layers
-@given(page=st.integers(1, 9), own=st.integers(0, 9), most=st.integers(0, 50), free=st.integers(0))
-def test_the_pages_that_fit_are_the_most_that_do(page: int, own: int, most: int, free: int) -> None:
-    of = PageBytes(page, own, most)
+@example(
+    page=1, own=7, most=15, free=129, beside=1
+)  # a page more, and no more of the window layers
+@given(
+    page=st.integers(1, 9),
+    own=st.integers(0, 9),
+    most=st.integers(0, 50),
+    free=st.integers(0),
+    beside=st.integers(1, 9),
+)
+def test_the_pages_that_fit_are_the_most_that_do(
+    page: int, own: int, most: int, free: int, beside: int
+) -> None:
+    of = PageBytes(page, own, most, beside)
     fitting = of.fitting(free)
     assert fitting < 0 or of.pool(fitting) <= free
     assert of.pool(max(fitting, -1) + 1) > free

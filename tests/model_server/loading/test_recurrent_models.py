@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 from contextlib import closing
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.loader import make_loader
+from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
+from model_server.models.weights.sharding import layout_of
 from sax.errors import InvalidRequest
 from sax.types import ModelSpec
 from tests.golden.random_tensor import random_tensor
@@ -90,7 +97,24 @@ def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path:
     assert stats.prefix_hits == 48, "the second one begins behind three pages"
 
 
-def test_what_a_state_cannot_do_is_refused_when_the_model_is_loaded(tmp_path: Path) -> None:
+def test_a_draft_model_with_states_is_refused_when_the_model_is_loaded(tmp_path: Path) -> None:
     checkpoint = folder_of("lfm2", tmp_path)
-    with pytest.raises(InvalidRequest, match="leave SPECULATION"):
-        make_loader(CONFIG)(spec(checkpoint, SPECULATION='"ngram"'), quiet)
+    asked = spec(checkpoint, SPECULATION='"draft"', DRAFT_MODEL=json.dumps(checkpoint))
+    with pytest.raises(InvalidRequest, match="the draft model keeps a state"):
+        make_loader(CONFIG)(asked, quiet)
+
+
+def test_states_behind_draft_tokens_are_planned_unless_there_are_none() -> None:
+    def planned(**overrides: str) -> Deployment:
+        recipe: Any = make_recipe("auto", config_of("lfm2"), F32 | overrides)
+        config = replace(CONFIG, page_size=64)
+        return deploy(recipe, None, layout_of().placed(), config, FreeMemory(2**40, 0))
+
+    off, tries = planned(SPECULATION='"off"'), planned(MAX_GUESSES="5")
+    window_layers = off.window_layers(2)
+    state = sum(compress(off.layer_bytes(64), window_layers))
+    assert (off.limits.draft_states, tries.limits.draft_states) == (0, 5)
+    assert tries.memory.kv - off.memory.kv == 5 * state
+    for made in (off, tries):
+        shapes = jax.tree.leaves(made.pool_shapes)
+        assert sum(4 * math.prod(each.shape) for each in shapes) == made.memory.kv

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
+from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
@@ -87,9 +88,11 @@ def storm() -> list[EngineRequest]:
     ]
 
 
-def served(runner: ModelRunner, asked: list[EngineRequest]) -> tuple[list[list[int]], Scheduler]:
+def served(
+    runner: ModelRunner, asked: list[EngineRequest], drafting: Drafting | None = None
+) -> tuple[list[list[int]], Scheduler]:
     """Serve all at once, then the next turn of each, one step ahead of what is read."""
-    scheduler = Scheduler(runner.limits)
+    scheduler = Scheduler(runner.limits, parts=[drafting] if drafting else [])
     tokens: dict[int, list[int]] = {}
     turns = [asked]
     for _ in range(2):

@@ -115,9 +115,11 @@ def test_a_search_is_refused_in_words() -> None:
         new_sequence(1, beams_for((1, 2)), recurrent(limits_of(4, 100)))
 
 
-def test_blocks_must_fit_a_page_and_nothing_may_be_drafted() -> None:
+def test_blocks_must_fit_a_page() -> None:
     limits = recurrent(limits_of(4, 100))
     check_limits(limits)
-    for wrong in (replace(limits, page_size=6, prefill_block=4), replace(limits, draft_tokens=3)):
-        with pytest.raises(ValueError, match="layers with a state"):
-            check_limits(wrong)
+    with pytest.raises(ValueError, match="layers with a state"):
+        check_limits(replace(limits, page_size=6, prefill_block=4))
+    beside = WindowLimits(sliding=8, recurrent=True)
+    with pytest.raises(ValueError, match="must not have keys"):
+        check_limits(replace(limits, windows=beside, draft_tokens=2))

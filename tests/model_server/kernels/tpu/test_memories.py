@@ -12,12 +12,19 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from model_server.kernels.states import MemoryTokens, Remembering, State, StatePlaces, advance
+from model_server.kernels.states import (
+    MemoryTokens,
+    Remembering,
+    State,
+    StatePlaces,
+    advance,
+    places_of,
+)
 from model_server.kernels.tpu.attention import TpuAttention
 from model_server.models.layers.delta_net import delta_rule
 from model_server.models.layers.state_space import scan
 from model_server.models.weights.axis_rules import AXES
-from tests.model_server.kernels.test_states import placed
+from tests.model_server.kernels.test_states import PAGE, placed
 from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler
 
 HEADS, HIGH, WIDE = 4, 8, 16
@@ -86,6 +93,31 @@ def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
     live = [0, 1, *range(3, 13), *range(15, 19)]
     np.testing.assert_allclose(np.asarray(made)[live], np.asarray(wanted)[live], atol=1e-5)
     np.testing.assert_allclose(np.asarray(others)[1:], np.asarray(of)[1:], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(written)[1:], np.asarray(memory)[1:], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "corrects",
+    [pytest.param(False, id="sums", marks=pytest.mark.nightly), pytest.param(True, id="corrects")],
+)
+def test_rows_of_draft_tokens_go_on_from_each_other(corrects: bool) -> None:
+    """Two draft tokens behind one row, and one behind another."""
+    tables = jnp.asarray([[1, 2], [1, 2], [1, 2], [3, 4], [3, 4]], jnp.int32)
+    limits = jnp.asarray([[9], [10], [11], [14], [15]], jnp.int32)
+    none = jnp.zeros((0, 2), jnp.int32), jnp.zeros((0, 4), jnp.int32)
+    inputs, step = _inputs(5, corrects), _recurrence(corrects)
+    blank = (jnp.zeros((HEADS,), jnp.float32), jnp.zeros((HEADS, HIGH, WIDE), jnp.float32))
+
+    places = places_of(tables, limits, *none, PAGE, jnp.asarray([0, 5, 6, 0, 7], jnp.int32))
+
+    def run(kernel: Any = None) -> Any:
+        given = places, blank, inputs, jnp.zeros((0,), jnp.int32), step, kernel
+        return jax.jit(lambda held: advance(held, *given))(_held())
+
+    wanted, (of, memory) = run()
+    made, (others, written) = run(STRICT)
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+    np.testing.assert_allclose(others, of, atol=1e-5)
     np.testing.assert_allclose(np.asarray(written)[1:], np.asarray(memory)[1:], atol=1e-5)
 
 
