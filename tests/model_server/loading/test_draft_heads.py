@@ -18,10 +18,12 @@ from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import SaxError
 from sax.types import ModelSpec
 from tests.each_case import Failures
+from tests.golden.random_tensor import random_tensor
 from tests.model_server.checkpoints.tiny_folder import CONFIG, VOCAB, write_json, write_tiny
 from tests.model_server.loading.loads import spec_of as publication
 from tests.model_server.loading.test_draft_loading import CONFIG as SERVER
 from tests.model_server.loading.test_draft_loading import answers
+from tests.model_server.loading.test_recurrent_models import folder_of
 
 EMBED, FFW, OUTPUTS = CONFIG["hidden_size"], 10, 40
 ROUTED: dict[str, Any] = {
@@ -217,3 +219,34 @@ def test_what_drafts_nothing_is_refused_by_name(
         with failures.of(complaint), pytest.raises(SaxError, match=complaint):
             loader(spec, lambda _: None)
     failures.end()
+
+
+def write_recurrent(folder: Path) -> Path:
+    """A tiny Qwen3-Next, and the layer that drafts, shaped like its one layer that attends."""
+    folder.mkdir()
+    checkpoint = Path(folder_of("qwen3_next", folder))
+    held = load_file(checkpoint / "model.safetensors")
+    prefix = next(n for n in held if n.endswith("self_attn.q_proj.weight"))
+    prefix = prefix.removesuffix("self_attn.q_proj.weight")
+    embed = held["model.norm.weight"].size
+    shapes = {
+        f"mtp.layers.0.{name.removeprefix(prefix)}": each.shape
+        for name, each in held.items()
+        if name.startswith(prefix)
+    }
+    norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+    shapes |= {f"mtp.{norm}.weight": (embed,) for norm in norms}
+    shapes["mtp.fc.weight"] = (embed, 2 * embed)
+    drawn = {name: random_tensor(name, shape) for name, shape in shapes.items()}
+    save_file({**held, **drawn}, checkpoint / "model.safetensors", {"format": "pt"})
+    return checkpoint
+
+
+@pytest.mark.nightly
+def test_the_layers_of_a_recurrent_model_draft(tmp_path: Path) -> None:
+    """Its states go back behind wrong draft tokens, of which random layers make many."""
+    loader, folder = make_loader(SERVER), write_recurrent(tmp_path / "next")
+    plain = spec_of(folder, SPECULATION='"ngram"')
+    without, with_it = same_answers(loader, plain, with_layers(folder))
+    held = load_file(folder / "model.safetensors")
+    assert with_it - without == sum(e.nbytes for n, e in held.items() if n.startswith("mtp."))
