@@ -54,11 +54,9 @@ def _pair(
     reader: TextReader, form: CallForm, kinds: Kinds, separator: str
 ) -> Generator[None, None, bool]:
     """Read a key and its value. False: the text ended first."""
-    firsts = tuple({colon.split()[0] for colon in form.colon.values()})
-    key: list[str] = []
-    if not (yield from reader.until(firsts, key.append)):
+    name = yield from _key(reader, form, kinds)
+    if name is None:
         return False
-    name = "".join(key)
     told = yield from _colon(reader, form)
     reader.forget()
     types = kinds.get(name, _TYPES.values()) if told == "" else (told,)
@@ -75,6 +73,19 @@ def _pair(
     found = yield from reader.until(marks, parts.append)
     reader.add_arguments(json_of("".join(parts), types))
     return bool(found)
+
+
+def _key(reader: TextReader, form: CallForm, kinds: Kinds) -> Generator[None, None, str | None]:
+    """Read a key and the beginning of what is behind it; None: the text ended first."""
+    firsts = tuple({colon.split()[0] for colon in form.colon.values()})
+    longest_first = sorted(kinds, key=len, reverse=True)
+    marked = [key for key in longest_first if any(first in key for first in firsts)]
+    known = yield from reader.literal(*(key + first for key in marked for first in firsts))
+    if known:
+        return next(key for key in marked if known.removeprefix(key) in firsts)
+    key: list[str] = []
+    found = yield from reader.until(firsts, key.append)
+    return "".join(key) if found else None
 
 
 def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:

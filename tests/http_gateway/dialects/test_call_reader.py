@@ -167,6 +167,24 @@ def test_bare_values_have_the_type_that_the_schema_gives(
     assert values(parsed([call], format).calls) == [("f", {"a": value})]
 
 
+@each_case("text", ["1, b=2", "[1], c='d'", "e1)(", "a, *b", "'a', **{}"])
+def test_what_would_be_more_than_one_value_to_python_is_a_text(text: str) -> None:
+    form = form_of("qwen3-coder")
+    calls: list[Call] = [("f", {"a": text})]
+    format = AnswerFormat("learnt", calls=form)  # a value of any type
+    for pieces in ([whole := written(form, calls)], [*whole]):
+        assert values(parsed(pieces, format).calls) == calls
+
+
+@each_case("family", [each for each in DISTINCT if form_of(each).arguments == "pairs"])
+def test_a_key_that_the_tool_has_may_hold_what_ends_keys(family: str) -> None:
+    form = form_of(family)
+    mark = form.behind_key("string").split()[0]
+    calls: list[Call] = [("f", {f"a{mark}b": "x", "a": 1, f"{mark}": "y"})]
+    for pieces in ([whole := written(form, calls)], [*whole]):
+        assert values(parsed(pieces, told(form, calls)).calls) == calls
+
+
 def test_kimis_ids_have_the_name_and_the_number_of_the_call() -> None:
     form = form_of("kimi-k2")
     calls: list[Call] = [("add", {}), ("f", {"a": 1})]
