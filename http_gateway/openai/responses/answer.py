@@ -37,8 +37,11 @@ from sax.types import TokenChunk
 class OutputItems:
     """Collects the items of one answer; each change comes out as events."""
 
-    def __init__(self, called: Mapping[str, CalledTool], style: ReasoningStyle) -> None:
+    def __init__(
+        self, response_id: str, called: Mapping[str, CalledTool], style: ReasoningStyle
+    ) -> None:
         """called: the tools, by the names that the model calls them by."""
+        self._response_id = response_id
         self.done: list[Item] = []
         self._called = called
         self._style = style
@@ -109,14 +112,14 @@ class OutputItems:
     def finish(self, status: str) -> Iterator[ResponseEvent]:
         """Close the last item; an answer without any is an empty message."""
         if self._open is None and not self.done:
-            yield from self._begin(OpenItem("message", 0))
+            yield from self._begin(OpenItem("message", self._response_id, 0))
         if self._pending and self.writing == "message":  # of an end token, which has no text
             yield from self._text("message", "")
         yield from self.end(status)
 
     def _text(self, kind: str, text: str) -> Iterator[ResponseEvent]:
         if self._open is None or self._open.kind != kind:
-            yield from self._begin(OpenItem(kind, self._next, style=self._style))
+            yield from self._begin(OpenItem(kind, self._response_id, self._next, style=self._style))
         for event in self._item.delta(text):
             if kind == "message":
                 event["logprobs"], self._pending = self._pending, []
@@ -128,7 +131,7 @@ class OutputItems:
         kind = "custom_tool_call" if tool.custom else "function_call"
         if tool.server:
             kind = MCP_REQUEST if tool.approval else MCP_CALL
-        yield from self._begin(OpenItem(kind, self._next, id, tool))
+        yield from self._begin(OpenItem(kind, self._response_id, self._next, id, tool))
 
     def _begin(self, item: OpenItem) -> Iterator[ResponseEvent]:
         yield from self.end()
@@ -234,13 +237,13 @@ class ResponseAnswer:
         style: ReasoningStyle = PLAIN_REASONING,
         first: Sequence[Item] = (),
     ) -> None:
-        """head: fields of the response that do not depend on the answer. called: the tools, by the
+        """head: its id, and fields that do not depend on the answer. called: the tools, by the
         names that the model calls them by. first: whole items before those of the answer."""
         self._head = head
         self._shape = shape
         self.first = first
         self._before = _Counts()
-        self._items = OutputItems(called, style)
+        self._items = OutputItems(head["id"], called, style)
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
         self._round_begun = False

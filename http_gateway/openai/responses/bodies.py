@@ -8,6 +8,7 @@ from typing import Any
 from http_gateway.images.image_schema import DETAIL, url_schema
 from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.responses.conversation import IMAGE_PART
+from http_gateway.openai.responses.items import REFERENCE
 from http_gateway.openai.responses.schema import (
     INCLUDED,
     LABELS,
@@ -116,7 +117,10 @@ def items_schema(*, most: int | None, least: int = 1) -> Schema:
 
 def _input() -> Schema:
     most = field(RequestRoute.RESPONSES, "input").count
-    return {"anyOf": [_text("input"), items_schema(most=most)]}
+    items = items_schema(most=most)
+    reference = _object({"type": {"const": REFERENCE}, "id": _text("input.id")})
+    items["items"]["anyOf"].append(reference)
+    return {"anyOf": [_text("input"), items]}
 
 
 def _format() -> Schema:

@@ -8,6 +8,7 @@ from typing import Any
 
 Item = dict[str, Any]
 
+RESPONSE_PREFIX = "resp_"
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -22,8 +23,23 @@ _PREFIXES = {
 }
 
 
+REFERENCE = "item_reference"
+
+
 def new_item_id(kind: str) -> str:
     return f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
+
+
+def output_id(kind: str, response_id: str, index: int) -> str:
+    """Return the id of an item of an answer. The response can be told from it."""
+    return f"{_PREFIXES[kind]}_{response_id.partition('_')[2]}_{index}"
+
+
+def response_of(item_id: str) -> str:
+    """Return the id of the response that an item is of; "": the id tells none."""
+    _, _, rest = item_id.partition("_")
+    id, mark, _ = rest.partition("_")
+    return f"{RESPONSE_PREFIX}{id}" if mark else ""
 
 
 def listed(given: str | Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:

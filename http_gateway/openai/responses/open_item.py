@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from http_gateway.openai.custom_tools import CustomInput
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item, output_id
 from http_gateway.openai.responses.tools import CalledTool
 
 ResponseEvent = dict[str, Any]  # without its sequence number
@@ -77,6 +77,7 @@ PLAIN_REASONING = ReasoningStyle()
 @dataclass(slots=True)
 class OpenItem:
     kind: str  # message, reasoning, function_call or custom_tool_call
+    response_id: str
     index: int
     call_id: str = ""
     tool: CalledTool = CalledTool("")
@@ -87,7 +88,7 @@ class OpenItem:
     _input: CustomInput | None = None
 
     def __post_init__(self) -> None:
-        self.id = new_item_id(self.kind)
+        self.id = output_id(self.kind, self.response_id, self.index)
         if self.kind == "custom_tool_call":
             self._input = CustomInput()
 

@@ -163,14 +163,14 @@ class ResponseRoutes:
     async def _job(self, request: Request, body: ResponseRequest) -> ResponseJob:
         if body.store or body.background:
             self._stored.check("store" if body.store else "background")
-        earlier = await self._earlier(body)
+        earlier, given = await self._earlier(body), await self._stored.resolved(listed(body.input))
         names = ("input", "conversation" if body.conversation_id else "previous_response_id")
         messages = await self._backend.with_images(
-            to_conversation(body.instructions or "", listed(body.input), earlier, names), "input"
+            to_conversation(body.instructions or "", given, earlier, names), "input"
         )
         id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
-        offer = await self._offer(body, [*earlier, *listed(body.input)])
+        offer = await self._offer(body, [*earlier, *given])
         fitting = messages
         if body.truncation == "auto":
             fitting = await self._fitted(model_id, messages, body, offer.chat)
@@ -188,10 +188,10 @@ class ResponseRoutes:
             ),
             rounds=offer.rounds,
             most_calls=body.max_tool_calls,
-            context=[*earlier, *to_items(listed(body.input))],
+            context=[*earlier, *to_items(given)],
             keep=keep,
             conversation=body.conversation_id,
-            added=to_new_items(listed(body.input)) if body.conversation_id else [],
+            added=to_new_items(given) if body.conversation_id else [],
             limit_s=self._backend.limit_s(request, body.timeout),
             headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )

@@ -153,6 +153,30 @@ async def test_outputs_of_calls_answer_the_calls_of_a_stored_response(
     assert prompt[-1] == Message("tool", "x", name="f", tool_call_id="c")
 
 
+async def test_items_of_stored_answers_may_be_sent_by_their_ids(
+    cell: FakeCell, keeping: httpx.AsyncClient
+):
+    # As the AI SDK sends all turns but its own messages.
+    first = (await keeping.post(PATH, json=ASKED)).json()
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    turns = [{"role": "user", "content": "abc"}, reference, {"role": "user", "content": "de"}]
+    second = (await keeping.post(PATH, json={**ASKED, "input": turns})).json()
+    said = Message("assistant", TEXT)
+    assert cell.requests[-1].prompt == (Message("user", "abc"), said, Message("user", "de"))
+    listed = (await keeping.get(f"{PATH}/{second['id']}/input_items?order=asc")).json()["data"]
+    assert listed[1] == first["output"][0]
+
+
+@each_case("id", ["msg_1", "", None, "msg_" + "0" * 32 + "_0", 7])
+async def test_items_that_are_not_stored_are_named(id: object, keeping: httpx.AsyncClient):
+    stored = (await keeping.post(PATH, json=ASKED)).json()["output"][0]["id"]
+    for unknown in (id, f"{stored}7"):
+        turns = [{"role": "user", "content": "a"}, {"type": "item_reference", "id": unknown}]
+        reply = await keeping.post(PATH, json={**ASKED, "input": turns})
+        assert reply.status_code == 404
+        assert reply.json()["error"]["param"] == "input[1].id"
+
+
 async def test_a_stored_response_is_read_listed_and_deleted(keeping: httpx.AsyncClient):
     whole = (await keeping.post(PATH, json=ASKED)).json()
     place = f"{PATH}/{whole['id']}"
