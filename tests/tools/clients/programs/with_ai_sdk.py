@@ -64,5 +64,8 @@ def _run(provider: str) -> None:
         said = subprocess.run(
             ["node", program.name], cwd=folder, capture_output=True, text=True, timeout=600
         )
-        assert said.stdout.split("\n")[:2] == ["All turns are done."] * 2, (said.stdout, said.stderr)
+        assert said.stdout.split("\n")[:2] == ["All turns are done."] * 2, (
+            said.stdout,
+            said.stderr,
+        )
         assert len(Path(folder, "turns.txt").read_text().split()) == 40
