@@ -5,8 +5,8 @@
 So a small model's wit is not tested, only that agents and gateway understand each other. Each turn
 calls the agent's own shell tool, in the form of Hermes and in pieces; the command writes the turn's
 number into turns.txt and prints it. A result without that number ends the conversation with the
-word LOST. An agent that has no tools, but edits files by what it reads, gets the whole file. A token is a character of the prompt, and those that it shares with the request before
-it came from the cache.
+word LOST. An agent without tools that edits files by what it reads gets the whole file. A token is
+a character of the prompt, and those that it shares with the request before it came from the cache.
 """
 
 from __future__ import annotations

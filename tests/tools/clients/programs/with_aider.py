@@ -12,9 +12,9 @@ os.environ |= {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 
-from aider.coders import Coder  # noqa: E402
-from aider.io import InputOutput  # noqa: E402
-from aider.models import Model  # noqa: E402
+from aider.coders import Coder
+from aider.io import InputOutput
+from aider.models import Model
 
 PACKAGE = "aider-chat"
 
