@@ -62,7 +62,8 @@ def _pair(
     types = kinds.get(name, _TYPES.values()) if told == "" else (told,)
     reader.add_arguments(f"{separator}{_dumps(name)}: ")
     section = form.cdata and (yield from reader.literal(_SECTION))
-    marks = (f"]]>{form.close}",) if section else tuple({form.close, form.close.strip()})
+    close = form.close.rstrip()  # white space behind it is as much or as little as there is
+    marks = (f"]]>{close}",) if section else tuple({close, close.lstrip()})
     if section or (set(types) == {"string"} and not form.quoted):
         reader.add_arguments('"')
         if not (yield from reader.until(marks, lambda text: _escaped(reader, text))):
@@ -71,7 +72,9 @@ def _pair(
         return True
     parts: list[str] = []
     found = yield from reader.until(marks, parts.append)
-    reader.add_arguments(json_of("".join(parts), types))
+    text = "".join(parts)
+    made = _json(text.strip()) if form.quoted else None
+    reader.add_arguments(json_of(text, types) if made is None else made)
     return bool(found)
 
 
@@ -84,8 +87,11 @@ def _key(reader: TextReader, form: CallForm, kinds: Kinds) -> Generator[None, No
     if known:
         return next(key for key in marked if known.removeprefix(key) in firsts)
     key: list[str] = []
-    found = yield from reader.until(firsts, key.append)
-    return "".join(key) if found else None
+    if not (yield from reader.until(firsts, key.append)):
+        return None
+    name = "".join(key)  # without white space that is the form's
+    name = name.lstrip() if form.pair[-1:].isspace() else name
+    return name.rstrip() if any(colon[0].isspace() for colon in form.colon.values()) else name
 
 
 def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:
@@ -94,8 +100,7 @@ def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:
     for kind, colon in form.colon.items():
         rest = colon.split(maxsplit=1)[1:]
         if not rest or (yield from reader.spaced(rest[0])):
-            if colon[-1:] == "\n":
-                yield from reader.literal("\n")
+            yield from reader.literal(colon[len(colon.rstrip()) :])
             return kind if form.behind_key("string") != form.behind_key("number") else ""
     return ""
 

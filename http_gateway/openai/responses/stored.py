@@ -229,7 +229,7 @@ def _name(folder: str, place: Place) -> str:
 
 def _missing(id: str, param: str | None) -> NotFound:
     return NotFound(
-        f"there is no response or item {id[:80]!r}: it was not stored, expired or was deleted, or it "
-        "belongs to another key",
+        f"there is no response or item {id[:80]!r}: it was not stored, expired or was deleted, or "
+        "it belongs to another key",
         param=param,
     )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sax.call_form import CallForm, decoded, encoded
+from sax.call_form import NAME, CallForm, decoded, encoded
 from sax.chat import AnswerFormat, ReasoningParser
 from tests.each_case import each_case
 from tests.http_gateway.dialects.texts import TOOLS, parsed
@@ -183,6 +183,19 @@ def test_a_key_that_the_tool_has_may_hold_what_ends_keys(family: str) -> None:
     calls: list[Call] = [("f", {f"a{mark}b": "x", "a": 1, f"{mark}": "y"})]
     for pieces in ([whole := written(form, calls)], [*whole]):
         assert values(parsed(pieces, told(form, calls)).calls) == calls
+
+
+SPACED = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="- ", close=" ;\n",
+                  colon={"": " :\t"})  # fmt: skip
+IN_QUOTES = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="<p=",
+                     colon={"": ">"}, close="</p>", quoted=True)  # fmt: skip
+
+
+@each_case("form", [SPACED, IN_QUOTES])
+def test_forms_that_no_public_template_has_are_read_too(form: CallForm) -> None:
+    calls: list[Call] = [("f", {"a b": 'say "x"  y', "b": 5, "c": "7", "d": [1, "e"]}), ("add", {})]
+    text = written(form, calls)
+    check(form, calls, text, [text[at : at + 3] for at in range(0, len(text), 3)])
 
 
 def test_kimis_ids_have_the_name_and_the_number_of_the_call() -> None:
