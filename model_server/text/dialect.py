@@ -115,8 +115,8 @@ def _parameters(source: str) -> dict[str, list[str]]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return {}
-    items = cast("dict[str, Any]", properties).items()
-    found = {key: sorted(types_of(value, cast("Any", schema))) for key, value in items}
+    items, types = cast("dict[str, Any]", properties).items(), SchemaTypes(cast("Any", schema))
+    found = {key: sorted(types.of(value)) for key, value in items}
     return {key: types for key, types in found.items() if len(types) < len(_JSON_TYPES)}
 
 
@@ -126,29 +126,50 @@ _PYTHON: dict[type, str] = {
 }
 
 
-def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
-    """Return the JSON types that a schema allows, with integers among numbers."""
-    every = frozenset(_JSON_TYPES)
-    if not isinstance(schema, dict) or depth > 8:
-        return every
-    parts = cast("dict[str, Any]", schema)
-    if isinstance(ref := parts.get("$ref"), str):
-        return types_of(_pointed(root, ref), root, depth + 1)
-    allowed = every
-    if "type" in parts:
-        given = parts["type"] if isinstance(parts["type"], list) else [parts["type"]]
-        named = cast("list[Any]", given)
-        allowed &= {"number" if each == "integer" else str(each) for each in named}
-    values: Any = [parts["const"]] if "const" in parts else parts.get("enum")
-    if isinstance(values, list):
-        allowed &= {_PYTHON.get(type(value), "") for value in cast("list[Any]", values)}
-    for word in ("anyOf", "oneOf"):
-        if isinstance(options := parts.get(word), list):
-            each = (types_of(one, root, depth + 1) for one in cast("list[Any]", options))
-            allowed &= frozenset[str]().union(*each)
-    for one in cast("list[Any]", parts.get("allOf") or []):
-        allowed &= types_of(one, root, depth + 1)
-    return allowed or every
+_EVERY = frozenset(_JSON_TYPES)
+_DEEPEST = 8  # parts in one another
+
+
+class SchemaTypes:
+    """Tells the JSON types that parts of a schema allow, with integers among numbers.
+
+    Each part is looked at once: parts may refer to each other, and to themselves.
+    """
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        """root: the schema that references point into."""
+        self._root = root
+        # By identity, with the part itself, so that no other one gets it meanwhile.
+        self._known: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
+
+    def of(self, schema: Any, depth: int = 0) -> frozenset[str]:
+        if not isinstance(schema, dict) or depth > _DEEPEST:
+            return _EVERY
+        parts = cast("dict[str, Any]", schema)
+        if id(parts) not in self._known:
+            self._known[id(parts)] = parts, _EVERY  # to itself
+            self._known[id(parts)] = parts, self._told(parts, depth + 1) or _EVERY
+        return self._known[id(parts)][1]
+
+    def _told(self, parts: dict[str, Any], depth: int) -> frozenset[str]:
+        if isinstance(ref := parts.get("$ref"), str):
+            return self.of(_pointed(self._root, ref), depth)
+        allowed = _EVERY
+        if "type" in parts:
+            given = parts["type"] if isinstance(parts["type"], list) else [parts["type"]]
+            named = cast("list[Any]", given)
+            allowed &= {"number" if each == "integer" else str(each) for each in named}
+        values: Any = [parts["const"]] if "const" in parts else parts.get("enum")
+        if isinstance(values, list):
+            allowed &= {_PYTHON.get(type(value), "") for value in cast("list[Any]", values)}
+        for word in ("anyOf", "oneOf"):
+            if isinstance(options := parts.get(word), list):
+                each = (self.of(one, depth) for one in cast("list[Any]", options))
+                allowed &= frozenset[str]().union(*each)
+        if isinstance(every := parts.get("allOf"), list):
+            for one in cast("list[Any]", every):
+                allowed &= self.of(one, depth)
+        return allowed
 
 
 def _pointed(root: dict[str, Any], ref: str) -> Any:

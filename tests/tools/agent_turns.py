@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ _SHELL = {
         },
     },
 }
-_WORDS = "main test file line error value return import module class path build cache step".split()
+_WORDS = ("main", "test", "file", "line", "error", "value", "return", "import", "module", "class")
 
 
 class Turn(NamedTuple):
@@ -99,10 +100,9 @@ def main() -> None:
     ):
         cell.publish(str(demo_model()))
         agents = [turns(cell, given.turns, seed, given.instructions) for seed in (1, 2)]
-        for turn in agents[0]:
-            print(f"{turn.prompt:6} {turn.cached:6} {turn.answer:4}")
-        print(table(agents))
-        print(*(row for row in cell.metrics_page().splitlines() if row.startswith(_COMPILES)))
+        told = [f"{turn.prompt:6} {turn.cached:6} {turn.answer:4}" for turn in agents[0]]
+        compiles = (row for row in cell.metrics_page().splitlines() if row.startswith(_COMPILES))
+        sys.stdout.write("\n".join((*told, table(agents), *compiles)) + "\n")
 
 
 if __name__ == "__main__":
