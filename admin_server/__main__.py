@@ -200,7 +200,7 @@ def _parser() -> ServerParser:
         metavar="FOLDER",
         help="create missing model servers in Kubernetes and delete them when unused: a folder of "
         "templates (one JobSet or LeaderWorkerSet with one replica per *.yaml); needs the extra "
-        "sax[kubernetes] and permissions on these kinds (default: no Kubernetes)",
+        "kubernetes and permissions on these kinds (default: no Kubernetes)",
     )
     add(
         "--kubernetes_namespace",

@@ -47,17 +47,19 @@ NAMED = (
     "tests/model_server/models/layers/test_latent_attention.py",
     "tests/model_server/kernels/test_choice.py",
 )
-# Pure, but most of their tests start processes, which takes half a minute in all.
+# Pure, but most of their tests start processes or read the whole product, which takes half a minute
+# in all.
 START_PROCESSES = (
     "tests/http_gateway/test_main.py",
     "tests/k8s/test_commands.py",
+    "tests/model_server/loading/test_kinds.py",
     "tests/sax/cli/local/test_supervisor.py",
     "tests/sax/cli/test_chat_terminal.py",
     "tests/sax/cli/test_model_argument.py",
     "tests/sax/fields/test_new_field.py",
     "tests/sax/test_container.py",
     "tests/test_dependencies.py",
-    "tests/test_layering.py",  # reads every file of the product; `make check` runs it
+    "tests/test_layering.py",  # `make check` runs it
 )
 # What `make test` does without: compilers, and packages that only the group `dev` brings.
 NOT_QUICK = {

@@ -42,12 +42,11 @@ _DECODER = msgspec.msgpack.Decoder(ConstraintAnswer)
 
 class _ConstraintProcess(ConfinedProcess):
     def __init__(self, seconds: float, niceness: int) -> None:
-        super().__init__(
-            _WORKER, seconds, niceness, doing="compiles it", most=MAX_ANSWER, wall_s=4 * SLOW_S
-        )
+        super().__init__(_WORKER, seconds, niceness, doing="compiles it", most=MAX_ANSWER)
 
     def answer(self, ask: ConstraintAsk | CheckAsk) -> ConstraintAnswer:
-        """Raises ProcessEnded, OSError, InvalidRequest for text with lone surrogates."""
+        """Raises ProcessEnded, ProcessStarved, OSError, or InvalidRequest for text with lone
+        surrogates."""
         try:
             message = framed(msgspec.msgpack.encode(ask))
         except UnicodeEncodeError as exc:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from model_server.sharing.confined.process import ProcessEnded
+from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from sax.errors import InvalidRequest, QueueFull, Unavailable
 
 LANES = min(4, os.cpu_count() or 1)
@@ -46,7 +46,7 @@ _Made = TypeVar("_Made", covariant=True)
 
 class DecodingProcess(Protocol[_Given, _Made]):
     def answer(self, ask: _Given, /) -> _Made:
-        """Raises ProcessEnded, OSError."""
+        """Raises ProcessEnded, ProcessStarved, OSError."""
         ...
 
     def stop(self) -> None: ...
@@ -140,6 +140,8 @@ class DecodingLanes(Generic[Ask, Answer, Decoded]):
             answer = process.answer(ask)
         except ProcessEnded as exc:
             raise InvalidRequest(f"the {name} cannot be decoded: it {exc}", param=param) from exc
+        except ProcessStarved as exc:
+            raise Unavailable(f"{exc}: send it later", retry_after_s=self._kind.retry_s) from exc
         except OSError as exc:
             raise Unavailable(f"no process can be started to decode {name}s: {exc}") from exc
         if answer.kind == "runaway":

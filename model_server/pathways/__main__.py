@@ -56,7 +56,9 @@ async def serve_manager(flags: PathwaysFlags, stop: asyncio.Event) -> None:
 async def serve_sidecar(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Run functions until told to stop. Raises OSError, Unavailable."""
     if importlib.util.find_spec("cloudpickle") is None:
-        raise Unavailable("functions come pickled by cloudpickle: pip install sax[pathways]")
+        raise Unavailable(
+            "functions come pickled by cloudpickle: pip install '.[pathways]' in a clone of sax"
+        )
     from model_server.pathways.sidecar.listener import SidecarListener  # with jax
 
     listener = SidecarListener(stop.set)

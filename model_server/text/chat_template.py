@@ -49,7 +49,8 @@ class RenderProcess(ConfinedProcess):
         super().__init__(_WORKER, seconds, niceness, doing="renders it", most=MAX_ANSWER)
 
     def answer(self, ask: Ask) -> Answer:
-        """Raises ProcessEnded, OSError, or UnicodeEncodeError for text with lone surrogates."""
+        """Raises ProcessEnded, ProcessStarved, OSError, or UnicodeEncodeError for text with lone
+        surrogates."""
         return self.exchange(framed(ask), _DECODER.decode)
 
 

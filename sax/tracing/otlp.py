@@ -1,7 +1,7 @@
 """OtlpTracer: sends spans with OpenTelemetry's SDK, over HTTP, to a collector.
 
-The SDK is an extra (`pip install sax[traces]`), so it is imported where it is used. Its own
-variables hold: the endpoint, headers, certificates, sampler, resource, sizes of batches.
+The SDK is an extra (`pip install '.[traces]'` in a clone), so it is imported where it is used.
+Its own variables hold: the endpoint, headers, certificates, sampler, resource, sizes of batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tracer_of(environment: Mapping[str, str], service: str) -> Tracer:
     except ImportError:
         log.warning(
             "no traces are sent: $%s is set, and OpenTelemetry is not installed: "
-            "pip install 'sax[traces]'",
+            "pip install '.[traces]' in a clone of sax",
             endpoint,
         )
         return NO_TRACER

@@ -55,5 +55,5 @@ class SoundProcess(ConfinedProcess):
         )
 
     def answer(self, ask: SoundAsk) -> SoundAnswer:
-        """Raises ProcessEnded, OSError."""
+        """Raises ProcessEnded, ProcessStarved, OSError."""
         return self.exchange(framed(msgspec.msgpack.encode(ask)), _DECODER.decode)

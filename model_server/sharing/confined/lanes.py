@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from model_server.sharing.confined.process import ProcessEnded
+from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 
 _SLOW_FOR_S = 60.0  # how long a key stays in the slow lane after its last slow question
 _IDLE_S = 60.0  # after this the slow lane's process ends; its next question starts another
@@ -31,7 +31,8 @@ _Made = TypeVar("_Made", covariant=True)
 
 class AnsweringProcess(Protocol[_Given, _Made]):
     def answer(self, ask: _Given, /) -> _Made:
-        """Raises ProcessEnded for a question that ended it, and what else the future shall."""
+        """Raises ProcessEnded for a question that ended it, ProcessStarved where the machine is too
+        busy, and what else the future shall."""
         ...
 
     def start(self) -> None: ...
@@ -143,6 +144,8 @@ class _Lane(Generic[Asked, Answered]):
         except OSError as exc:
             why = f"no process can be started {self._kind.doing}: {exc}"
             raise self._kind.refused(why, self._kind.wait_s) from exc
+        except ProcessStarved as exc:  # the slow lane is for questions that are slow by themselves
+            raise self._kind.refused(f"{exc}: send it later", self._kind.wait_s) from exc
         except ProcessEnded as exc:
             self._begin_again(question.key)
             if self._pass_on is not None:

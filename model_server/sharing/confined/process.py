@@ -17,13 +17,18 @@ from model_server.sharing.confined.pipe import LENGTH
 
 T = TypeVar("T")
 
-WALL_S = 5.0  # for one answer, on a machine too busy to give the process its processor time
+WALL_S = 20.0  # for one answer, on a machine too busy to give the process its processor time
 _INHERITED = ("LD_LIBRARY_PATH", "LANG", "TZ")  # and LC_*, PYTHON*; no secrets
 _ROOT = str(Path(__file__).parents[3])
 
 
 class ProcessEnded(Exception):
     """The process exceeded a limit or died; the text ends a sentence on what it worked on."""
+
+
+class ProcessStarved(Exception):
+    """The process did not answer in time, although it used less processor time than it may: the
+    machine is too busy, and the question is not to blame."""
 
 
 class ConfinedProcess:
@@ -69,7 +74,8 @@ class ConfinedProcess:
         )
 
     def exchange(self, message: bytes, decode: Callable[[bytes], T]) -> T:
-        """Send a framed request and return its answer. Raises ProcessEnded, OSError."""
+        """Send a framed request and return its answer. Raises ProcessEnded, ProcessStarved,
+        OSError."""
         self.start()
         self._deadline_s = time.monotonic() + self._wall_s
         try:
@@ -80,7 +86,10 @@ class ConfinedProcess:
             return decode(self._receive(length))
         except TimeoutError:
             self.stop()
-            raise ProcessEnded(f"did not end within {self._wall_s:g} s and was stopped") from None
+            raise ProcessStarved(
+                f"this machine is too busy: the process that {self._doing} got no answer ready "
+                f"within {self._wall_s:g} s"
+            ) from None
         except (EOFError, BrokenPipeError):
             raise ProcessEnded(self._how_it_ended()) from None
         except BaseException:

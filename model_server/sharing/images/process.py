@@ -44,5 +44,5 @@ class ImageProcess(ConfinedProcess):
         )
 
     def answer(self, ask: ImageAsk) -> ImageAnswer:
-        """Raises ProcessEnded, OSError."""
+        """Raises ProcessEnded, ProcessStarved, OSError."""
         return self.exchange(framed(msgspec.msgpack.encode(ask)), _DECODER.decode)

@@ -34,7 +34,7 @@ class _EncodingProcess(ConfinedProcess):
         super().__init__(_WORKER, seconds, niceness, doing="encodes it", most=MAX_ANSWER)
 
     def answer(self, text: _UntrustedText) -> TextIds:
-        """Raises ProcessEnded, OSError."""
+        """Raises ProcessEnded, ProcessStarved, OSError."""
         answer = self._exchanged(text.ask)
         if answer.kind == "unknown":
             ask = msgspec.structs.replace(text.ask, tokenizer=text.tokenizer)

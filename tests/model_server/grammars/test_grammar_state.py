@@ -8,7 +8,7 @@ import random
 import re
 import threading
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import numpy as np
@@ -21,7 +21,13 @@ from model_server.grammars import grammar_state
 from model_server.grammars.closing import Closings
 from model_server.grammars.compiler import GrammarCompiler, ll_tokenizer
 from model_server.grammars.constraint import Constraint, grammar_of
-from model_server.grammars.grammar_state import CompiledGrammar, GrammarStateCounts, ShortWay
+from model_server.grammars.grammar_state import (
+    CompiledGrammar,
+    GrammarStateCounts,
+    MatcherState,
+    ShortWay,
+)
+from sax.errors import InvalidRequest
 from tests.each_case import each_case
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer
@@ -215,3 +221,44 @@ def test_a_row_whose_way_is_still_searched_for_is_late_and_then_goes_on_without(
     guide.accept(tokenizer().encode_continuation("[")[0])
     assert guide.mask()
     stuck.let_go.set()
+
+
+class _SlowMatcher:
+    """Allows every token, once it is let go; until then its thread waits, or computes."""
+
+    def __init__(self, *, computes: bool) -> None:
+        self.let_go = threading.Event()
+        self._computes = computes
+
+    def compute_bitmask(self) -> bytes:
+        while not self.let_go.wait(0 if self._computes else 0.001):
+            pass
+        return b"\xff" * 4
+
+    def is_error(self) -> bool:
+        return False
+
+    def is_stopped(self) -> bool:
+        return False
+
+
+def test_only_processor_time_makes_a_mask_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose thread a busy machine lets wait is late; one that computes long is refused."""
+    for name, limit_s in (("_PATIENCE_S", 0.01), ("_MASK_S", 0.05), ("_LOOK_S", 0.05)):
+        monkeypatch.setattr(grammar_state, name, limit_s)
+
+    def begun(matcher: _SlowMatcher) -> MatcherState:
+        given, some = cast("LLMatcher", matcher), np.full(4, 255, np.uint8)
+        return MatcherState(given, "grammar", 4, GrammarStateCounts(), some, (), None)
+
+    waiting, computing = _SlowMatcher(computes=False), _SlowMatcher(computes=True)
+    state = begun(waiting)
+    assert [state.mask() for _ in range(20)] == [None] * 20
+    waiting.let_go.set()
+    while (mask := state.mask()) is None:
+        pass
+    assert mask == b"\xff" * 4
+    state = begun(computing)
+    with pytest.raises(InvalidRequest, match="took longer than"):
+        any(state.mask() for _ in range(1000))
+    computing.let_go.set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from model_server.loading.decoding_lanes import DecodingLanes, InputKind
-from model_server.sharing.confined.process import ProcessEnded
+from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from sax.errors import InvalidRequest, QueueFull, Unavailable
 
 
@@ -21,7 +21,8 @@ class Doubled:
 
 @dataclass
 class Doubling:
-    """Doubles numbers: refuses 13, exceeds its memory with 14, dies of 15, cannot start with 16."""
+    """Doubles numbers: refuses 13, exceeds its memory with 14, dies of 15, cannot start with 16,
+    gets no processor time for 17."""
 
     asked: list[int] = field(default_factory=list[int])
     stops: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue[None])
@@ -32,6 +33,8 @@ class Doubling:
             raise ProcessEnded("died")
         if ask == 16:
             raise OSError("no memory")
+        if ask == 17:
+            raise ProcessStarved("too busy")
         kind = {13: "refused", 14: "runaway"}.get(ask, "doubled")
         return Doubled(kind, 2 * ask, "is unlucky")
 
@@ -59,8 +62,9 @@ def test_an_answer_is_read_and_a_refusal_names_the_input() -> None:
         with pytest.raises(InvalidRequest, match=words) as caught:
             lanes.submit(number, 1).result()
         assert caught.value.param == "n"
-    with pytest.raises(Unavailable, match="to decode numbers: no memory"):
-        lanes.submit(16, 1).result()
+    for number, words in ((16, "to decode numbers: no memory"), (17, "^too busy: send it later$")):
+        with pytest.raises(Unavailable, match=words):
+            lanes.submit(number, 1).result()
     assert process.stops.empty()
 
 

@@ -15,9 +15,9 @@ from http_gateway.dialects.answer_parser import AnswerParser
 from model_server.grammars.call_format import call_format
 from model_server.grammars.constraint import Constraint
 from model_server.text.dialect import AnswerDialect, dialect_of, kinds_of
-from model_server.text.rendering.call_probe import boundary
 from model_server.text.rendering.frames import TemplateParts
 from model_server.text.rendering.sandbox import RefusedChat
+from model_server.text.rendering.tags import boundary
 from model_server.text.rendering.worker import KnownTemplate
 from sax.chat import AnswerFormat, ChatOptions, Message, ReasoningParser, Tool, ToolCall
 from tests.http_gateway.dialects.texts import joined

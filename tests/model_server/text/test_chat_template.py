@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from model_server.sharing.confined.process import ProcessEnded
+from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from model_server.text.chat_template import ChatTemplate, Renderer, RenderProcess
 from model_server.text.control_tokens import MARK
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
@@ -418,7 +418,7 @@ def test_a_stopped_process_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> No
     process = RenderProcess(1.0)
     process.start()
     os.kill(pid_of(process), signal.SIGSTOP)
-    with pytest.raises(ProcessEnded, match="did not end within"):
+    with pytest.raises(ProcessStarved, match="too busy: the process that renders it"):
         process.answer(ASK)
 
 

@@ -107,7 +107,7 @@ assert tracer_of({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318"}, "sax-test"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "pip install 'sax[traces]'" in done.stderr
+    assert "pip install '.[traces]' in a clone" in done.stderr
 
 
 def test_the_seam_brings_no_sdk() -> None:

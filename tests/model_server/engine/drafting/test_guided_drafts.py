@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.model_server.engine import stories
 
 
-def test_the_answers_of_every_story_are_those_without_draft_tokens() -> None:
+def _different(seeds: range) -> list[tuple[int, int]]:
     """Grammars, penalties, late masks, tokens chosen anew, preemptions, cancels."""
-    for seed in range(1, stories.STORIES, 3):
+    found: list[tuple[int, int]] = []
+    for seed in seeds:
         plain, drafted = (stories.answers(seed, drafts=each) for each in (False, True))
         assert plain.keys() == drafted.keys(), seed
         for id, (tokens, end) in plain.items():
             others, other_end = drafted[id]
             if "cancelled" in (end, other_end):
                 count = min(len(tokens), len(others))
-                assert tokens[:count] == others[:count], (seed, id)
+                same = tokens[:count] == others[:count]
             else:
-                assert (tokens, end) == (others, other_end), (seed, id)
+                same = (tokens, end) == (others, other_end)
+            if not same:
+                found.append((seed, id))
+    return found
+
+
+def test_the_answers_of_a_tenth_of_the_stories_are_those_without_draft_tokens() -> None:
+    assert _different(range(1, stories.STORIES, 10)) == []
+
+
+@pytest.mark.extended
+def test_the_answers_of_other_stories_are_those_without_draft_tokens() -> None:
+    assert _different(range(2, stories.STORIES, 3)) == []

@@ -18,7 +18,7 @@ from tests.model_server.pathways.roles.test_deployment import DeploymentProcesse
 PROGRAM = "import jax, pathwaysutils; pathwaysutils.initialize(); print(jax.devices())"
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("pathwaysutils") is None,
-    reason="pathwaysutils is not installed: pip install sax[pathways]",
+    reason="pathwaysutils is not installed: pip install '.[pathways]'",
 )
 
 

@@ -23,7 +23,7 @@ CLIENT = Path(__file__).parent / "functions_client.py"
 NUMBERS = [float(each) for each in range(8)]
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("cloudpickle") is None,
-    reason="cloudpickle is not installed: pip install sax[pathways]",
+    reason="cloudpickle is not installed: pip install '.[pathways]'",
 )
 
 
