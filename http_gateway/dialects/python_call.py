@@ -20,7 +20,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 _TEXT = r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'"
 _DEEPER = re.compile(rf"(?P<text>{_TEXT})|[-+~]\s*[-+~]|\b(?:not|if|lambda)\b", re.DOTALL)
 _PART = re.compile(rf"{_TEXT}|(?P<opens>[(\[{{])|(?P<closes>[)\]}}])|(?P<comma>,)", re.DOTALL)
-_KEY = re.compile(r"\s*([^\s=,()\[\]{}\"']*\w)\s*=")
+_KEY = re.compile(r"\s*([^\s=,()\[\]{}\"']*[\w-])\s*=")
 _NO_ESCAPE = re.compile(r"\\(?![\\'\"abfnrtvxuUN0-7\n])")  # of Python, which warns of it
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?\Z")  # of JSON
 

@@ -66,7 +66,9 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.sa
 )  # fmt: skip
 NUMBERS = st.integers() | st.sampled_from([2**63, -(2**63), 1e308, 5e-324, 0.1, -1.5])
 SCALARS = st.none() | st.booleans() | NUMBERS
-KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
+KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True) | st.sampled_from(
+    ["from", "if", "not", "None", "true"]
+)
 
 
 def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
@@ -76,9 +78,7 @@ def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
         bare = bare.filter(lambda text: not text.endswith(tuple("".join(ends))))
     lists = st.lists(SCALARS | bare, max_size=3)
     objects = st.dictionaries(KEYS, SCALARS | bare | lists, max_size=3)
-    python = form.arguments == "python"  # whose identifiers have no dash, and no keywords
-    keys = KEYS.map(lambda key: f"k_{key.replace('-', '_')}") if python else KEYS
-    return st.dictionaries(keys, SCALARS | bare | lists | objects, max_size=4)
+    return st.dictionaries(KEYS, SCALARS | bare | lists | objects, max_size=4)
 
 
 @st.composite
