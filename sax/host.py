@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import ipaddress
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +48,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def allow_open_files(count: int) -> None:
     """Raise this process's own limit of open files to `count`, as far as its owner may."""
+    try:
+        import resource
+    except ImportError:  # Windows, where sockets are not files
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -191,6 +191,30 @@ def test_a_command_that_computes_says_what_it_lacks(words: tuple[str, ...]) -> N
     check_told(hidden(*words), f"`sax {words[0]}`")
 
 
+AS_ON_WINDOWS = """
+import importlib, pkgutil, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("resource", "fcntl", "termios", "tty", "pty", "pwd", "grp", "uvloop"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import sax
+
+# The entry point of the images, and what starts servers on this machine, are for POSIX alone.
+for module in pkgutil.walk_packages(sax.__path__, "sax."):
+    posix = module.name.startswith(("sax.container", "sax.cli.local"))
+    if not posix and "__main__" not in module.name:
+        importlib.import_module(module.name)
+"""
+
+
+def test_the_sdk_and_the_command_line_import_without_modules_of_posix() -> None:
+    done = subprocess.run([sys.executable, "-c", AS_ON_WINDOWS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_model_server_says_what_it_lacks() -> None:
     code = "import sys; sys.modules['jax'] = None; from model_server.__main__ import main; main()"
     check_told(said(sys.executable, "-c", code), "`python -m model_server`")

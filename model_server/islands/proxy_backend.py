@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jaxlib._ifrt_proxy as _ifrt_proxy
-from jax.extend import backend
 
 from sax.errors import InvalidRequest
 
@@ -96,6 +95,8 @@ class ProxyBackend:
         environ.setdefault(_PLAINTEXT, "true")
         # Its programs are compiled by the workers, which cache them; the client cannot read them.
         jax.config.update("jax_enable_compilation_cache", False)
+        from jax.extend import backend  # with Pallas, which takes 0.3 s to import
+
         backend.register_backend_factory(
             _PLATFORM, lambda: self._connect(environ), priority=-1, fail_quietly=False
         )
@@ -119,6 +120,8 @@ class ProxyBackend:
         """Connect again, if the connection is lost. Raises RuntimeError if no server answers."""
         with self._reconnecting:
             if self._lost.is_set():
+                from jax.extend import backend
+
                 backend.clear_backends()
                 jax.devices()
                 self._lost.clear()

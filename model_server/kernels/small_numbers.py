@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
 
 _LANES, _SUBLANES = 128, 8
 _TILE_ROWS = 16  # of bfloat16, which is the taller of the scales' dtypes
@@ -168,10 +167,18 @@ def halves(x: jax.Array, form: Form) -> jax.Array:
     return x.reshape(len(x), -1, 2).transpose(2, 0, 1)
 
 
+def can_gate(gate: Packed, up: Packed) -> bool:
+    """True if `gated_grouped_matmul` can multiply by both at once."""
+    form = form_of(gate)
+    return form is not None and form == form_of(up)
+
+
 def scale_of(scales: Any, column: Any, size: int, form: Form) -> jax.Array:
     """Scales of a chunk: f32 of its shape, or of one that broadcasts to it."""
     if not form.turned:
         return _across_lanes(scales, column, size, form.block)
+    from jax.experimental import pallas as pl  # it takes 0.3 s to import
+
     count = max(1, size // form.block)
     tile = scales[pl.ds(column // form.block, count), :].astype(jnp.float32)
     if count == 1:
@@ -182,6 +189,8 @@ def scale_of(scales: Any, column: Any, size: int, form: Form) -> jax.Array:
 
 def _across_lanes(scales: Any, column: Any, size: int, block: int) -> jax.Array:
     """f32[outputs, size] from scales f32[outputs, blocks]; a TPU shuffles 128 lanes at a time."""
+    from jax.experimental import pallas as pl
+
     pieces: list[jax.Array] = []
     for start in range(0, size, _LANES):
         first = (column + start) // block

@@ -6,8 +6,9 @@ XLA, which computes their scales.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +48,17 @@ def unwritten(layer: LayerPages, sharding: jax.sharding.Sharding | None = None) 
     Pages that XLA attends to are zeros: it multiplies masked numbers by zero, and none of them may
     be NaN.
     """
+    return _making(layer, sharding)()
+
+
+@lru_cache(8)  # layers are alike: one program makes them all
+def _making(layer: LayerPages, sharding: jax.sharding.Sharding | None) -> Callable[[], LayerPages]:
     make = _unwritten if supports(layer) else jnp.zeros
 
     def made() -> LayerPages:
         return jax.tree.map(lambda of: make(of.shape, of.dtype), layer)
 
-    return jax.jit(made, out_shardings=sharding)()
+    return jax.jit(made, out_shardings=sharding)
 
 
 def _unwritten(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

@@ -100,12 +100,6 @@ def gated_grouped_matmul(
     return _run(x, [gate, up], sizes, finish, dtype, interpret, biases)[0]
 
 
-def can_gate(gate: Packed, up: Packed) -> bool:
-    """True if `gated_grouped_matmul` can multiply by both at once."""
-    form = form_of(gate)
-    return form is not None and form == form_of(up)
-
-
 def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Array:
     """f32[N, out]: all rows times one transposed matrix; `packed` is [out, in], without E."""
     one = jax.tree.map(lambda array: array[None], packed)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from model_server.kernels.small_numbers import Packed, fits
-from model_server.kernels.tpu.grouped_matmul import can_gate, gated_grouped_matmul, grouped_matmul
+from model_server.kernels.small_numbers import Packed, can_gate, fits
 from model_server.models.layers.expert_blocks import (
     ExpertBiases,
     Kernel,
@@ -97,6 +96,8 @@ class _Groups:
 
     def product(self, x: jax.Array, kernel: Kernel) -> jax.Array:
         """f32[T, out]."""
+        from model_server.kernels.tpu.grouped_matmul import grouped_matmul  # with Pallas
+
         x = x.astype(kernel.dtype)
         return grouped_matmul(x, packed_of(kernel), self.sizes, interpret=self.interpret)
 
@@ -108,6 +109,8 @@ class _Groups:
         biases: ExpertBiases | None,
     ) -> jax.Array:
         """activation(gate) * up, as the down product takes it: rounded, in half the bytes."""
+        from model_server.kernels.tpu.grouped_matmul import gated_grouped_matmul  # with Pallas
+
         gate, up, down = kernels
         assert gate is not None
         return gated_grouped_matmul(

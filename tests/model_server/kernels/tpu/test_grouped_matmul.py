@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.kernels.small_numbers import Packed, fits, form_of, held_blocks
+from model_server.kernels.small_numbers import Packed, can_gate, fits, form_of, held_blocks
 from model_server.kernels.tpu.grouped_matmul import (
-    can_gate,
     gated_grouped_matmul,
     grouped_matmul,
     matmul,
