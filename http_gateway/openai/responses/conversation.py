@@ -70,7 +70,8 @@ class _ItemReader:
         self._in_turn = False  # the last message is an assistant's, and calls join it
 
     def add(self, item: dict[str, Any], at: str) -> None:
-        kind = item.pop("type", None) or "message"
+        kind = item.pop("type", None)
+        kind = "message" if kind is None else kind
         readers = {
             "message": self._message,
             "function_call": self._call,

@@ -115,6 +115,7 @@ def test_a_refusal_and_a_phase_that_are_sent_back_are_read():
         ({"role": "tool", "content": "x"}, "input[0].role"),
         ({"role": ["user"], "content": "x"}, "input[0].role"),
         ({"type": [None], "role": "user", "content": "x"}, "input[0].type"),
+        ({"type": {}, "role": "user", "content": "x"}, "input[0].type"),
         ({"role": "user"}, "input[0].content"),
         ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
