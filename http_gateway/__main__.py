@@ -21,9 +21,8 @@ import uvicorn
 from http_gateway.access.line import configure_log
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
-from http_gateway.certificate import Certificate
 from http_gateway.config import GatewayConfig
-from http_gateway.connection import BoundedConnection, connections
+from http_gateway.connection import BoundedConnection, Certificate, connections
 from http_gateway.flags import parse_flags
 from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.responses.background import BackgroundRuns

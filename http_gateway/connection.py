@@ -3,13 +3,22 @@
 uvicorn itself waits for ever for the first request of a connection, for the rest of a head and for
 a body that is answered already, and collects headers without end. `http_gateway.envelope` bounds
 the bodies that routes wait for, since it can answer in their formats.
+
+The certificate is read again when its files change. Each handshake looks at them, at most once a
+second, and a change makes a new context: connections that are open keep theirs, and files that do
+not fit together change nothing. To load them into the context in use could leave it with a new
+certificate and the old key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import os
 import socket
+import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,6 +38,7 @@ from http_gateway.config import GatewayConfig
 from http_gateway.problems import answer
 from http_gateway.streams.body_writer import BodyWriter
 from sax.auth.address import account_of_host
+from sax.errors import InvalidRequest
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers
 
@@ -45,6 +55,11 @@ _LOST_PEERS = {
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 300_000,
 }
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+
+Stamp = tuple[tuple[int, int, int], ...]
 
 
 class _Arrival(Enum):
@@ -255,3 +270,70 @@ def _notice_lost_peer(transport: asyncio.Transport) -> None:
     for name, value in _LOST_PEERS.items():
         if (option := getattr(socket, name, None)) is not None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class Certificate:
+    def __init__(self, cert: str, key: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises InvalidRequest if the files cannot be read or do not fit together."""
+        self._cert = cert
+        self._key = key
+        self._clock = clock
+        self._looked_s = clock()
+        self._stamp = self._look()
+        try:
+            self._current = self._load()
+        except (OSError, ssl.SSLError) as exc:
+            raise InvalidRequest(self._wrong(exc), param="tls_cert") from exc
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context to listen with: each handshake continues with the newest one."""
+        self._current.sni_callback = self._choose
+        return self._current
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        """Called by OpenSSL in each handshake, also without a name."""
+        connection.context = self.newest()
+
+    def newest(self) -> ssl.SSLContext:
+        """Return the context of the files as they were at the last look."""
+        self._refresh()
+        return self._current
+
+    def _refresh(self) -> None:
+        if self._clock() - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = self._clock()
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._current = self._load()
+        except (OSError, ssl.SSLError) as exc:
+            log.error("keeping the previous certificate: %s", self._wrong(exc))
+        else:
+            log.info("reloaded the certificate %s", self._cert)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._cert, self._key, password=_no_password)
+        return context
+
+    def _look(self) -> Stamp | None:
+        """Return what tells one version of the files from another; None while one is missing."""
+        try:
+            found = [os.stat(path) for path in (self._cert, self._key)]
+        except OSError:
+            return None
+        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+
+    def _wrong(self, exc: Exception) -> str:
+        return (
+            f"--tls_cert {self._cert} and --tls_key {self._key} cannot be used ({exc}): give a "
+            "certificate chain and its private key, in PEM files, without a password"
+        )
+
+
+def _no_password() -> str:
+    """Keep OpenSSL from asking at the terminal for the password of an encrypted key."""
+    return ""

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from model_server.config import HUNG, ModelServerConfig, drained_status
 from model_server.engine.worker import jobs_run
-from model_server.flags import make_config
+from model_server.flags.command_line import make_config
 from model_server.multihost.membership import membership
 from model_server.process.health_page import HealthPage
 from model_server.process.heap import keep_freed_memory

@@ -111,7 +111,7 @@ class ModelServerConfig:
     max_running_per_account: int | None = None  # None: as many as there are slots
     max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
     prefix_cache: PrefixSharing = "tenant"  # who shares the keys and values of equal prompts
-    max_mixed_blocks: int | None = None  # None: as measured at load, see engine/pace.py
+    max_mixed_blocks: int | None = None  # None: as measured at load, see `Pace`
     steps_per_launch: int | None = None  # None: several behind a proxy server, else one
     step_timeout_seconds: float = 30.0  # a step that takes longer hangs
     stream_interval_seconds: float = 0.03  # between messages in the middle of answers

@@ -12,7 +12,10 @@ from msgspec import UNSET, UnsetType
 
 from http_gateway.chats.call_input import call_input
 from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.dialects.events import (
+from http_gateway.chats.stopwatch import Stopwatch
+from http_gateway.openai.logprobs import LEAST_LOGPROB
+from http_gateway.openai.shape import Shape
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
@@ -20,9 +23,6 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from http_gateway.ollama.stopwatch import Stopwatch
-from http_gateway.openai.logprobs import LEAST_LOGPROB
-from http_gateway.openai.shape import Shape
 from sax.types import TokenChunk, TokenLogprob
 
 

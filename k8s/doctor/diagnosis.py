@@ -5,34 +5,23 @@ Each area has its own file; this one runs them in the order in which one would f
 
 from __future__ import annotations
 
-from k8s.doctor import (
-    admin_servers,
-    api_server,
-    controllers,
-    identity,
-    images,
-    nodes,
-    pods,
-    queues,
-    quota,
-    sets,
-)
+from k8s.doctor import cloud, controllers, nodes, queues, servers, workloads
 from k8s.doctor.finding import WARNING, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
 
 _OF_THE_CLUSTER = (
-    api_server.findings,
+    servers.api_findings,
     controllers.findings,
     nodes.findings,
-    quota.findings,
+    cloud.capacity_findings,
 )
 _OF_A_CELL = (
-    identity.findings,
-    images.findings,
-    sets.findings,
+    cloud.access_findings,
+    workloads.image_findings,
+    workloads.set_findings,
     queues.findings,
-    pods.findings,
-    admin_servers.findings,
+    workloads.pod_findings,
+    servers.admin_findings,
 )
 
 

@@ -12,11 +12,21 @@ from dataclasses import dataclass
 
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
-from k8s.render.fields import Object, holds, is_set, label, name_of, part, parts, text
+from k8s.render.fields import (
+    Object,
+    holds,
+    is_set,
+    label,
+    name_of,
+    parse_quantity,
+    part,
+    parts,
+    pod_of,
+    replicas_of,
+    text,
+)
 from k8s.render.gcloud import node_pool_command
 from k8s.render.order import FLEX_START
-from k8s.render.quantity import parse_quantity
-from k8s.render.workload import pod_of, replicas_of
 from sax.errors import InvalidRequest
 from sax.slices import GENERATIONS, NODE_POOL_LABEL, TPU, TpuSlice, slice_of
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from k8s.render.fields import pod_of
 from k8s.render.gcloud import HEAD_NEEDS, LEAST, head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
 from k8s.render.order import PATHWAYS, Order, SlicePlacement
@@ -19,7 +20,6 @@ from k8s.render.pathways.component import PROGRAMS, WORKER
 from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
 from k8s.render.rights import MODEL_SERVER, folder_commands, impersonation_commands
-from k8s.render.workload import pod_of
 from sax.errors import Internal
 
 _ADMIN_POLICY = "sax-admin-server"

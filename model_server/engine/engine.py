@@ -35,8 +35,7 @@ from model_server.engine.running.ops import Choose, Pending, Propose, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Sequence
 from model_server.engine.stats import EngineStats
-from model_server.engine.timing.step_clock import StepClock
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.timing.step_times import StepClock, StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import RowResult, Step, StepResult
 from sax.errors import Internal, ReplicaLost, SaxError, ShuttingDown

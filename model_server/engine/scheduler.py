@@ -51,8 +51,7 @@ from model_server.engine.stats import SchedulerLoad
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.steps.commits import Commits
 from model_server.engine.steps.series import StepSeries
-from model_server.engine.timing.pace import Pace
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.timing.step_times import Pace, StepTimes
 from model_server.engine.types import (
     Sampling,
     SlotMask,

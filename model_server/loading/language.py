@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig, advertised_host
@@ -18,9 +23,12 @@ from model_server.engine.timing.step_times import StepTimes
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import copies
 from model_server.islands.proxy_backend import is_proxied
-from model_server.loading.adapters.bases import Bases
+from model_server.kernels.cpu.attention import LANES, MOST_DIM, supports
+from model_server.kernels.cpu.served import described, is_native
+from model_server.kernels.pages import LayerPages
+from model_server.loading.adapters import Bases
 from model_server.loading.chosen_tasks import tasks_of
-from model_server.loading.cpu_kernels import kernels_of
+from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import check_vocabulary, with_draft
 from model_server.loading.images.image_reader import ImageReader, image_reader
 from model_server.loading.island_copies import IslandCopies
@@ -31,7 +39,7 @@ from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_model import Report
 from model_server.loading.media.image_tokens import check_image_tokens
-from model_server.loading.model_text import answer_dialect, chat_queries, read_text
+from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedGradients
 from model_server.loading.served_recipe import check_behind_proxy, recipe_of
 from model_server.loading.stages.host_stage import StageHost, StageLoad
@@ -39,11 +47,16 @@ from model_server.loading.stages.island_stages import IslandStagesLoad
 from model_server.models.recipe import Recipe
 from model_server.models.saxml_replies import SaxmlReplies
 from model_server.models.tasks import GENERATE
+from model_server.models.weights.weight import Declaration
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
 from model_server.text.chat_template import ChatTemplate
+from model_server.text.dialect import AnswerDialect, dialect_of
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
-from sax.errors import InvalidRequest, LoadFailed
+from model_server.text.vocabulary_fit import check_fit
+from sax.chat import ToolParser
+from sax.errors import CheckpointError, InvalidRequest, LoadFailed
+from sax.format import human_bytes
 from sax.types import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -94,7 +107,7 @@ class LanguageModels:
         recipe = asked.recipe
         assert isinstance(recipe, Recipe), "the kind was chosen by it"
         recipe = asked.opened.enter_context(
-            with_draft(recipe, spec.overrides, opener.opener(report))
+            with_draft(recipe, spec.overrides, checkpoint, opener.opener(report))
         )
         text = self._text(spec, recipe, checkpoint)
         check_behind_proxy(recipe, self.config)
@@ -111,7 +124,8 @@ class LanguageModels:
         with self.context.loading(spec), opener.opened(spec, report) as checkpoint:
             recipe = recipe_of(spec, checkpoint.config if checkpoint else None)
             assert isinstance(recipe, Recipe), "only language models span hosts"
-            with with_draft(recipe, spec.overrides, opener.opener(report)) as recipe:
+            opened = with_draft(recipe, spec.overrides, checkpoint, opener.opener(report))
+            with opened as recipe:
                 load = self._planned(spec, recipe, checkpoint, limits)
                 runner = load.build(programs, report)
             self.context.keep(spec, runner, load.deployment.memory.total)
@@ -127,7 +141,7 @@ class LanguageModels:
 
     def _text(self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None) -> _ModelText:
         opener = self.context.opener
-        tokenizer, template = read_text(recipe, checkpoint, spec.checkpoint, opener)
+        tokenizer, template = _read_text(recipe, checkpoint, spec.checkpoint, opener)
         as_chat = chat_queries(recipe, template)
         check_vocabulary(tokenizer, recipe, lambda path, draft: opener.read(path, draft.tokenizer))
         check_image_tokens(recipe.media, tokenizer)
@@ -217,7 +231,7 @@ class LanguagePlan:
             vocab=recipe.vocab,
             chat_template=text.template,
             images=text.images,
-            dialect=answer_dialect(recipe, text.template),
+            dialect=_answer_dialect(recipe, text.template),
             chat_queries=text.as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
@@ -289,3 +303,98 @@ class LanguagePlan:
 def plan(asked: AskedModel, context: LoadContext, report: Report) -> LanguagePlan:
     """Plan a language model of this process. Raises as the loads do."""
     return context.kind(LanguageModels).plan(asked, report)
+
+
+def _read_text(
+    recipe: Recipe, checkpoint: Checkpoint | None, path: str, opener: CheckpointOpener
+) -> tuple[HfTokenizer | ByteTokenizer, ChatTemplate | None]:
+    """Read the tokenizer and the chat template. Raises CheckpointError."""
+    own = recipe.chat.template
+    if checkpoint is None:
+        return ByteTokenizer(recipe.vocab), None if own is None else _tried(ChatTemplate(own))
+    tokenizer = opener.read(path, checkpoint.tokenizer)
+    check_fit(tokenizer, recipe.vocab, path)
+    if own is not None:
+        theirs = None
+        with suppress(CheckpointError):  # a broken one is what a publication may replace
+            theirs = opener.read(path, checkpoint.chat_template)
+        made = _template_of(own, tokenizer) if theirs is None else theirs.replaced(own)
+        return tokenizer, _tried(made)
+    template = opener.read(path, checkpoint.chat_template)
+    return tokenizer, template and _tried(template)
+
+
+def _answer_dialect(recipe: Recipe, template: ChatTemplate | None) -> AnswerDialect:
+    """Return how tool calls and reasoning are told apart in a model's answers."""
+    tools, reasoning = recipe.chat.tool_parser, recipe.chat.reasoning_parser
+    if template is None:
+        return dialect_of("", tools=tools or ToolParser.NONE, reasoning=reasoning)
+    source, written = template.for_tools or template.source, template.written()
+    return dialect_of(source, written.calls, written.reasoning, tools=tools, reasoning=reasoning)
+
+
+def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
+    """Return True if a Saxml query is a user message. Raises InvalidRequest if it cannot be."""
+    if recipe.query_format == "chat" and template is None:
+        raise InvalidRequest(
+            'QUERY_FORMAT is "chat" but the checkpoint has no chat template',
+            param="overrides.QUERY_FORMAT",
+        )
+    text = not recipe.tokenized_input and recipe.query_format != "raw"
+    return template is not None and text
+
+
+def _template_of(source: str, tokenizer: HfTokenizer) -> ChatTemplate:
+    """Return a template with the tokens of a vocabulary. Raises CheckpointError."""
+    start, ends = tokenizer.bos_id, sorted(tokenizer.eos_ids)
+    return ChatTemplate(
+        source,
+        "" if start is None else tokenizer.token_text(start),
+        tokenizer.token_text(ends[0]) if ends else "",
+        tokenizer.control_tokens.texts,
+    )
+
+
+def _tried(template: ChatTemplate) -> ChatTemplate:
+    template.try_out()
+    return template
+
+
+def kernels_of(deployment: Deployment) -> str:
+    """Return the kernels in one line; "": the model is not on CPUs.
+
+    "avx512_bf16, 2 threads; XLA's for 3.1 MiB of float8 weights", or "XLA's: SAX_CPU_KERNELS=off".
+    """
+    layout = deployment.layout
+    used = described(layout.platform, layout.mesh.size)
+    if not is_native(layout.platform, layout.mesh.size):
+        return used
+    left = " and ".join(_left_to_xla(deployment))
+    return f"{used}; XLA's for {left}" if left else used
+
+
+def _left_to_xla(deployment: Deployment) -> Iterator[str]:
+    taken: Counter[str] = Counter()
+    for weight in deployment.blueprint.declarations:
+        if _is_matrix(weight) and not weight.is_tiled:
+            taken[_kind(weight)] += weight.bytes
+    if taken:
+        kinds = ", ".join(f"{human_bytes(size, 1)} of {kind}" for kind, size in taken.items())
+        yield f"{kinds} weights"
+    attending = [each for each in deployment.pool_shapes if isinstance(each, LayerPages)]
+    if not all(map(supports, attending)):
+        yield (
+            f"attention (native: pages and heads of a multiple of {LANES}, "
+            f"heads of at most {MOST_DIM} numbers)"
+        )
+
+
+def _is_matrix(weight: Declaration) -> bool:
+    """True for matrices, alone or one per expert; factors of adapters have kernels of their own,
+    and filters of convolutions, whose second dimension is 1, need none."""
+    return len(weight.shape) > 1 and min(weight.shape) > 1 and weight.low_rank is None
+
+
+def _kind(weight: Declaration) -> str:
+    number = weight.packing.kind if weight.packing else jnp.dtype(weight.dtype).name
+    return f"experts' {number}" if len(weight.shape) > 2 else number

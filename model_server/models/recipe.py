@@ -14,12 +14,18 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.packed import Packing
 from model_server.kernels.cpu.served import is_native
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
-from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
 from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.overrides import (
+    CHAT_DEFAULTS,
+    SPECULATION_DEFAULTS,
+    ChatSettings,
+    Speculation,
+    parse_chat,
+    parse_speculation,
+)
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.models.speculation import SPECULATION_DEFAULTS, Speculation, parse_speculation
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
@@ -116,6 +122,10 @@ class Recipe:
     media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
     media_rows: int | None = None  # vectors of them in memory at once; the registry sets it
     draft: DraftRecipe | None = None  # of the model that drafts its tokens; the loader opens it
+    own_head: OwnHead | None = None  # draft layers of its checkpoint; None: none that are read
+    # Hidden states that its steps show a draft head: the stream before each of these layers, side
+    # by side; (): the last ones, normalised; None: none
+    shows: tuple[int, ...] | None = None
     # Layer whose choice of tokens to attend to each takes in the whole model; None: none. (): none
     choosers: tuple[int | None, ...] = ()
     carried: int | None = None  # numbers of a token between layers; None: as many as `embed`
@@ -215,6 +225,16 @@ class DraftRecipe:
 
     recipe: Recipe
     checkpoint: Checkpoint | None  # open while the model loads; None: random weights
+    is_head: bool = False  # it reads hidden states of the model, and has its tokens
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHead:
+    """Draft layers of a model's own checkpoint; of several, the first."""
+
+    build: Callable[[WeightForm], nnx.Module]
+    prefix: str  # of the names of its tensors
+    copies: tuple[str, ...] = ()  # prefixes of those that repeat tensors of the model
 
 
 def _check_inside(stage: Stage, needed: tuple[int | None, ...], part: str) -> None:

@@ -21,9 +21,8 @@ from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, E
 from model_server.models.media.media_overrides import rows_in_memory, wanted_config
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import AUTO, SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
-from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
-from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
-from model_server.models.vision.resnet import RESNET
+from model_server.models.saxml import lm_cloud, mlperf, saxml_gemma, saxml_llama
+from model_server.models.vision.resnet import IMAGENET_RESNET_50, RESNET
 from model_server.models.vision.vision_recipe import VisionClass, serving_values
 from sax.adapters import ADAPTER_PATH, BASE, parse_base
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
@@ -48,7 +47,7 @@ _SAXML_ROOT = "saxml.server."
 
 _VISION = (RESNET, IMAGENET_RESNET_50)
 _AUDIO = (WHISPER,)
-_SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
+_SAXML = (lm_cloud, saxml_llama, saxml_gemma, mlperf)
 
 
 def families() -> tuple[Family | EmbedderFamily, ...]:

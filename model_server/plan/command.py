@@ -121,7 +121,7 @@ def plan(
     check_installed(ctx)
     os.environ["JAX_PLATFORMS"] = "cpu"  # before jax: a plan must not occupy an accelerator
     from model_server.plan import planner
-    from model_server.plan.output.terminal import progress_on
+    from model_server.plan.output.views import progress_on
     from model_server.plan.slices import parse_chip
 
     try:
@@ -187,8 +187,7 @@ class PlanOutputs:
             _check_writable(path)
 
     def write(self, made: ModelPlan) -> None:
-        from model_server.plan.output.plot import roofline_svg
-        from model_server.plan.output.terminal import show
+        from model_server.plan.output.views import roofline_svg, show
 
         if self.plot and made.buckets:
             self.plot.write_text(roofline_svg(made))

@@ -1,19 +1,130 @@
 """The commands of `sax` that need what a model server needs.
 
 `plan`, `precompile`, `convert` and `inspect` compute; `pull`, `models` and `rm` fetch.
+
+They import jax only once they run: `sax` loads this module at every start.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import Annotated
+
 import typer
 
 from model_server.checkpoints.hub.commands import models, pull, rm
-from model_server.plan.checkpoint.commands import convert, inspect
 from model_server.plan.command import plan
 from model_server.plan.precompile.command import precompile
+from sax.command import AsJson, CheckpointSource, Overrides, check_installed, parse_overrides
+from sax.types import Progress
+
+_WOULD_NOT_LOAD = 1
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line (entry point of `sax.commands`)."""
     for command in (plan, precompile, convert, inspect, pull, models, rm):
         app.command()(command)
+
+
+def convert(
+    ctx: typer.Context,
+    source: CheckpointSource,
+    destination: Annotated[
+        str,
+        typer.Argument(
+            metavar="DST", help="Output: NAME.gguf writes a GGUF file, other names a folder."
+        ),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT", help="huggingface, gguf or orbax; default: from the name of DST."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="float32, bfloat16 or float16, for GGUF also q8_0 or q4_0; same loses nothing."
+        ),
+    ] = "same",
+    max_shard_size: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Maximum file size in a Hugging Face folder."),
+    ] = "5GB",
+    model_path: Annotated[
+        str | None, typer.Option(help="Saxml's class of a Pax checkpoint without a config.json.")
+    ] = None,
+    override: Overrides = None,
+) -> None:
+    """Convert a checkpoint to another format.
+
+    Hugging Face folders, GGUF files and Orbax checkpoints can each become any other, and Pax
+    checkpoints any of these: name the class that Saxml serves them as. A Hugging Face folder holds
+    config.json, model.safetensors (or its shards) and tokenizer.json. An Orbax folder holds the
+    same files, with the weights as Orbax arrays under the same names.
+
+    \b
+    Examples:
+      sax convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2
+      sax convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2 --dtype bfloat16
+      sax convert ./smollm2 smollm2.gguf
+      sax convert ./smollm2 ./smollm2-orbax --to orbax
+      sax convert gs://bucket/checkpoints/100 ./mine --max-shard-size 2GB
+      sax convert ./checkpoint_00000000 ./llama --model-path pax.lm.params.lm_cloud.LLaMA7B
+    """
+    check_installed(ctx)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    from model_server.plan.checkpoint import convert as converting
+
+    _check_choice("--to", to, converting.FORMATS)
+    _check_choice("--dtype", dtype, converting.NUMBER_FORMATS)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        task = bars.add_task("reading", total=None)
+
+        def report(progress: Progress) -> None:
+            text = f"{progress.phase} {progress.unit}"
+            bars.update(task, description=text, completed=progress.done, total=progress.total)
+
+        converting.convert(
+            source,
+            destination,
+            to=to,
+            dtype=dtype,
+            max_shard=converting.size_of(max_shard_size),
+            report=report,
+            model_path=model_path,
+            overrides=parse_overrides(override or ()),
+        )
+
+
+def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise typer.BadParameter(f"{option} {value}: choose from {', '.join(choices)}")
+
+
+def inspect(ctx: typer.Context, path: CheckpointSource, as_json: AsJson = False) -> None:
+    """Show what a checkpoint holds.
+
+    Prints the model, parameters, number formats, tokenizer, chat template, the memory that the
+    weights need, and everything that would prevent loading it. Reads no weights and needs no cell.
+    Exit status: 0 it would load, 1 it would not.
+
+    \b
+    Examples:
+      sax inspect SmolLM2-135M-Instruct.Q4_1.gguf
+      sax inspect ./my-finetune
+      sax inspect gs://bucket/checkpoints/100 --json
+    """
+    check_installed(ctx)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before jax: reading a file must not claim an accelerator
+    from model_server.plan.checkpoint.inspect import inspect
+
+    report = inspect(path)
+    sys.stdout.write((report.as_json() if as_json else report.as_text()) + "\n")
+    raise typer.Exit(0 if report.loads else _WOULD_NOT_LOAD)

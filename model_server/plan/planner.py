@@ -28,8 +28,7 @@ from model_server.models.weights.sharding import Layout
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.compiled import Measured, OutOfMemory
 from model_server.plan.depth import Depths, depths_of
-from model_server.plan.drafted import followed, measures_of, workload_of
-from model_server.plan.measuring import StepMeasures, Told
+from model_server.plan.measuring import StepMeasures, Told, followed, measures_of, workload_of
 from model_server.plan.model import PlannedModel, open_with_draft
 from model_server.plan.model_plan import DraftPlan, Memory, ModelPlan, Slice
 from model_server.plan.slices import LENT

@@ -20,25 +20,22 @@ from grpc_reflection.v1alpha import reflection
 
 from model_server.config import ANY_ADDRESS, ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
+from model_server.engine.timing.watchdog import tell_of_hang
 from model_server.loading.loaded_model import Loader
 from model_server.loading.memory_plan import Devices
 from model_server.loading.saving.saver import Saver
-from model_server.process.admin_process import AdminProcess, admin_command
-from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
-from model_server.process.join import Joiner
-from model_server.process.static_loading import load_static
-from model_server.services.control_service import (
+from model_server.process.join import AdminProcess, Joiner, admin_command
+from model_server.services.fencing import Fencing
+from model_server.services.lm_service import LmService
+from model_server.services.modelet import (
     CheckOverrides,
     ControlService,
+    Modelet,
     PinCheckpoint,
     takes_every_checkpoint,
     takes_every_override,
 )
-from model_server.services.fencing import Fencing
-from model_server.services.lm_service import LmService
-from model_server.services.modelet import Modelet
-from model_server.services.prefill_service import PrefillService
 from model_server.services.saxml_services import (
     AudioService,
     CustomService,
@@ -46,11 +43,11 @@ from model_server.services.saxml_services import (
     TranscriptService,
     VisionService,
 )
-from model_server.services.token_service import TokenService
+from model_server.services.token_service import PrefillService, TokenService
 from model_server.serving.adapter_servable import AdapterServable
 from model_server.serving.admission import Admission
 from model_server.serving.handler import Handler
-from model_server.serving.metrics.registry import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics, VersionRequests
 from model_server.serving.passes.custom import CustomCalls
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
@@ -58,8 +55,7 @@ from model_server.serving.passes.images import VisionCalls
 from model_server.serving.passes.sounds import AudioCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
-from model_server.serving.servables import Servables
-from model_server.serving.version_requests import VersionRequests
+from model_server.serving.servables import Servables, load_static
 from model_server.text.encoding import EncodingThreads
 from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS

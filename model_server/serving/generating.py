@@ -18,9 +18,9 @@ from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
-from model_server.serving.answers.answer_trace import AnswerTrace
-from model_server.serving.answers.constrained import check_after
+from model_server.serving.answers.checked_sink import check_after
 from model_server.serving.answers.detokenizer import Detokenizer
+from model_server.serving.answers.request_account import AnswerTrace
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
 from model_server.serving.chats.divided_answer import (
@@ -162,7 +162,7 @@ class Generating:
             grammar = constraint and await compiled(constraint, loaded)
             ids = await self._encoded(prompt, loaded, request)
             division = division_of(request, loaded, prompt)
-            check_after(running, grammar, request, division)
+            check_after(running.check, loaded.tokenizer, grammar, request, division)
             asked = self._asked(running, request, ids, grammar, division)
             if running.holds:
                 asked = await self._encoding.run(

@@ -7,10 +7,21 @@ from model_server.engine.failure import DevicesLost, as_load_error
 from model_server.engine.islands.engine_group import EngineGroup
 from model_server.loading.loaded import Loaded
 from model_server.serving.query_cost import CostMeter
-from model_server.serving.spans import Spans
 from sax.activity import Activity
 from sax.errors import ReplicaLost
 from sax.memory_parts import MemoryParts
+
+
+class Spans:
+    """Spans of time: how many there were, and their sum in seconds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total_s += seconds
 
 
 class LmFigures:

@@ -11,22 +11,24 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from model_server.engine.engine import Announce, Engine, EngineRequest, SequenceUpdate
+from model_server.engine.failure import DevicesLost
 from model_server.engine.islands.engine_group import EngineGroup
+from model_server.engine.islands.split_group import SplitGroup
+from model_server.engine.outbox import Deliver
+from model_server.engine.running.ops import Runner
 from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
 from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_batches import LoadedBatches
 from model_server.serving.batch_servable import BatchServable
-from model_server.serving.engines import engine_of
-from model_server.serving.lm_figures import LmFigures
+from model_server.serving.lm_figures import LmFigures, Spans
 from model_server.serving.method_stats import MethodStats
-from model_server.serving.spans import Spans
 from sax.errors import NotLoaded, ReplicaLost, SaxError
 
 logger = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ class LmServable(LmFigures):
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
-        self._engine = engine or engine_of(loaded, self._deliver, on_hang)
+        self._engine = engine or _engine_of(loaded, self._deliver, on_hang)
         # Beside generating
         beside = (each for each in (loaded.embedder, loaded.gradients) if each is not None)
         self._beside = [BatchServable(model_id, each) for each in beside]
@@ -163,3 +165,33 @@ class LmServable(LmFigures):
 
     def _unloaded(self) -> NotLoaded:
         return NotLoaded(f"{self.model_id} was unloaded before this request was done")
+
+
+def _engine_of(loaded: Loaded, deliver: Deliver, on_hang: OnHang | None) -> Engine | EngineGroup:
+    """Return a model's engine, or those of its islands, which come and go by themselves."""
+
+    def make(runner: Runner, deliver: Deliver, **shared: Any) -> Engine:
+        times, limit_s = loaded.step_times, loaded.step_limit_s
+        return Engine(runner, deliver, times, limit_s, on_hang, loaded.stream_interval_s, **shared)
+
+    islands = loaded.islands
+    if islands is None:
+        return make(loaded.runner, deliver)
+
+    def lost(island: str, failure: DevicesLost) -> None:
+        islands.lost(island, group.add, lambda: group.give_up(_nowhere(failure)))
+
+    if (moves := islands.moves) is None:
+        group = EngineGroup(deliver, make, lost)
+    else:
+        limits = loaded.runner.limits
+        group = SplitGroup(deliver, limits, moves.prompts, moves, make, lost)
+    for island, lanes in islands.lanes.items():
+        group.add(island, *lanes)
+    BACKEND.listen(islands, lambda why: group.lose(DevicesLost(why)))
+    islands.watch(lambda island: group.lose(DevicesLost("it does not answer"), island))
+    return group
+
+
+def _nowhere(failure: DevicesLost) -> ReplicaLost:
+    return ReplicaLost(f"all devices of this replica are lost ({failure}); try another replica")

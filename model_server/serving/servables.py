@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from model_server.engine.failure import as_load_error
@@ -20,7 +20,7 @@ from model_server.serving.servable import Servable, StatusEvent, make_servable, 
 from sax import memory_return
 from sax.activity import IDLE
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
-from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
+from sax.errors import Cancelled, LoadFailed, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.format import shortened
 from sax.memory_parts import MemoryParts, memory_table
 from sax.need import Need
@@ -353,3 +353,20 @@ def is_own(spec: ModelSpec | None) -> bool:
 
 def _arrived(servable: Servable) -> int:
     return sum(stats.arrived for stats in servable.methods.values())
+
+
+async def load_static(servables: Servables, models: Sequence[ModelSpec]) -> None:
+    """Load them in order. Raises LoadFailed naming the model: the server cannot do its work."""
+    for spec in models:
+        logger.info(
+            "loading %s from %s (%s), as --model_keys says",
+            spec.model_id,
+            spec.checkpoint,
+            spec.model_path,
+        )
+        try:
+            await servables.load(spec)
+        except SaxError as exc:
+            raise LoadFailed(f"--model_keys: {spec.model_id} cannot be loaded: {exc.text}") from exc
+    if models:
+        logger.info("all %d models of --model_keys are loaded", len(models))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from sax import call_form
+from sax.chat import AnswerFormat
 from sax.proto import tokens_pb2
 from sax.types import AnswerSoFar, HypothesisText, TokenChunk, TokenLogprob
 from sax.wire.prompts import extend, put
+
+_Kinds = dict[str, dict[str, list[str]]]
 
 
 def put_answer(msg: tokens_pb2.AnswerSoFar, answer: AnswerSoFar) -> None:
@@ -74,4 +80,27 @@ def decode_logprob(msg: tokens_pb2.TokenLogprob) -> TokenLogprob:
         tuple(map(decode_logprob, msg.top)),
         msg.text_offset,
         msg.rank,
+    )
+
+
+def put_answer_format(msg: tokens_pb2.AnswerFormat, format: AnswerFormat) -> None:
+    msg.tools, msg.reasoning = format.tools, format.reasoning
+    msg.reasoning_open, msg.generic = format.reasoning_open, format.generic
+    if format.calls is not None:
+        msg.calls = call_form.encoded(format.calls)
+    if format.kinds:
+        msg.kinds = msgspec.json.encode(format.kinds).decode()
+    if format.thoughts is not None:
+        msg.reasoning_begin, msg.reasoning_end = format.thoughts
+
+
+def decode_answer_format(msg: tokens_pb2.AnswerFormat) -> AnswerFormat:
+    return AnswerFormat(
+        msg.tools,
+        msg.reasoning,
+        msg.reasoning_open,
+        call_form.decoded(msg.calls) if msg.calls else None,
+        msgspec.json.decode(msg.kinds, type=_Kinds) if msg.kinds else {},
+        (msg.reasoning_begin, msg.reasoning_end) if msg.reasoning_end else None,
+        msg.generic,
     )

@@ -16,13 +16,14 @@ from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, ReplyOptions, SamplingParams, TokenChunk
-from sax.wire.answer_formats import decode_answer_format, put_answer_format
 from sax.wire.asked import (
     decode_answer,
+    decode_answer_format,
     decode_hypothesis,
     decode_logprob,
     encode_logprob,
     put_answer,
+    put_answer_format,
     put_hypotheses,
     put_prompt_part,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from model_server.serving.metrics.vllm_names import NAMES, OLDER
+from model_server.serving.metrics.registry import NAMES, OLDER
 from tests.each_case import each_case
 from tests.house import ROOT
 from tests.k8s.metrics import exposed

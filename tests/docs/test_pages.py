@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 
-from model_server.flags import make_config
+from model_server.flags.command_line import make_config
 from model_server.multihost.membership import membership
 from tests.docs.blocks import COMING, CONTINUED, ISLANDS, PAGES, PLANNING, README, SEVERAL_HOSTS
 from tests.each_case import each_case

@@ -18,9 +18,8 @@ import uvicorn
 
 from http_gateway.__main__ import GatewayServer
 from http_gateway.app import create_app
-from http_gateway.certificate import Certificate
 from http_gateway.config import GatewayConfig
-from http_gateway.connection import connections
+from http_gateway.connection import Certificate, connections
 from sax.errors import InvalidRequest
 from sax.host import loop_factory
 from tests.http_gateway.fake_cell import FakeCell, published
@@ -138,7 +137,7 @@ def on_our_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_a_new_certificate_is_taken_up_while_old_connections_live_on(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "http_gateway.certificate")
+    caplog.set_level(logging.INFO, "http_gateway.connection")
 
     async def story() -> None:
         async with serving(files) as connect:

@@ -10,7 +10,7 @@ from typing import Any
 
 from http_gateway.metrics import GatewayMetrics as GatewayMetrics
 from model_server.serving.metrics.registry import ModelServerMetrics as ModelMetrics
-from model_server.serving.version_requests import VersionRequests
+from model_server.serving.metrics.registry import VersionRequests
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
 from tests.k8s.queries import expressions, mixes_cells

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.flags import make_config, make_parser
+from model_server.flags.command_line import make_config, make_parser
 from sax.auth.security import Security
 from sax.config import STRICT_VARIABLE
 from sax.errors import InvalidName

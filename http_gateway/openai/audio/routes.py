@@ -1,19 +1,20 @@
-"""OpenAI's /v1/audio/transcriptions and /v1/audio/translations."""
+"""OpenAI's /v1/audio/transcriptions and /v1/audio/translations, and the form that they read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
+from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
 from http_gateway import problems
 from http_gateway.backend import Backend
-from http_gateway.openai.audio.form import AudioForm, form_schema, read_form
 from http_gateway.openai.audio.formats import (
     REPLIES,
     TranscriptDelta,
@@ -22,21 +23,30 @@ from http_gateway.openai.audio.formats import (
     shown,
     usage_of,
 )
-from http_gateway.openapi import (
-    WITH_MODEL,
-    EventKinds,
-    OpenAiError,
-    operation,
-    schema_of,
-)
+from http_gateway.openai.unsupported import refuse_unsupported
+from http_gateway.openapi import WITH_MODEL, EventKinds, OpenAiError, Schema, operation, schema_of
 from http_gateway.streams.sse import EventSource, EventStream, Script, event
-from sax.errors import InvalidRequest, SaxError
+from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.fields.field import RequestRoute
-from sax.fields.table import field
+from sax.fields.table import field, fields_of
+from sax.format import quoted
+from sax.names import MODEL_NAME_PATTERN
+from sax.speech.languages import code_of
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest, whole_transcript
 
 _FORM = "multipart/form-data"
 _MOST_FIELDS = 16
+_FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+_GRANULARITIES = "timestamp_granularities"
+_LISTS = (f"{_GRANULARITIES}[]", "include[]")
+_STREAMED = ("json", "text")
+# Field -> the values that change nothing. Any other value is refused.
+_EXTRA: dict[str, tuple[object, ...]] = {
+    "chunking_strategy": ("auto",),  # windows follow the timestamps
+    "include[]": ([],),  # logprobs of tokens
+    "known_speaker_names": (),
+    "known_speaker_references": (),
+}
 
 
 def _told(route: RequestRoute) -> dict[str, Any]:
@@ -45,7 +55,7 @@ def _told(route: RequestRoute) -> dict[str, Any]:
     made = operation(TranscriptReply, errors=OpenAiError, statuses=WITH_MODEL, events=streamed)
     made["openapi_extra"]["requestBody"] = {
         "required": True,
-        "content": {_FORM: {"schema": form_schema(route)}},
+        "content": {_FORM: {"schema": _form_schema(route)}},
     }
     content = made["responses"][200]["content"]
     content.update({kind: {"schema": schema_of(each)} for kind, each in REPLIES.items()})
@@ -78,7 +88,7 @@ class AudioRoutes:
         if kind != _FORM:
             raise InvalidRequest(f"the body: send {_FORM}", param="body")
         async with request.form(max_files=1, max_fields=_MOST_FIELDS) as given:
-            form = read_form(given, route)
+            form = _read_form(given, route)
             sound = await form.file.read()
         asked = await self._asked(form, sound, route)
         limit_s = self._backend.limit_s(request)
@@ -150,3 +160,143 @@ class ToldTranscript:
 
 def _failure(error: SaxError) -> bytes:
     return event(problems.openai_error(problems.describe(error)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioForm:
+    """A request of /v1/audio/*; "" and 0 mean the default."""
+
+    file: UploadFile
+    model: str
+    language: str
+    prompt: str
+    response_format: str
+    temperature: float
+    stream: bool
+
+
+def _read_form(form: FormData, route: RequestRoute) -> AudioForm:
+    """Raises InvalidRequest or UnsupportedParameter naming the field."""
+    fields = _fields(form)
+    file, rows = fields.pop("file", None), fields_of(route)
+    if not isinstance(file, UploadFile):
+        raise InvalidRequest("file: send a sound, in a part with a file name", param="file")
+    rows["filename"].check_text(file.filename or "", "file")
+    texts = {name: _text(fields, name, route) for name in ("model", "prompt", "response_format")}
+    if not texts["model"]:
+        raise InvalidRequest("model: send the name of a model of sounds", param="model")
+    made = AudioForm(
+        file=file,
+        model=texts["model"],
+        language=code_of(_text(fields, "language", route)) if "language" in rows else "",
+        prompt=texts["prompt"],
+        response_format=_format(texts["response_format"]),
+        temperature=_temperature(_text(fields, "temperature", route, bounded=False), route),
+        stream="stream" in rows and _flag(_text(fields, "stream", route, bounded=False)),
+    )
+    if _GRANULARITIES in rows:
+        _check_granularities(fields.pop(f"{_GRANULARITIES}[]", None), made.response_format)
+    refuse_unsupported(fields, _EXTRA)
+    _check_stream(made)
+    return made
+
+
+def _fields(form: FormData) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in form.multi_items():
+        if name in _LISTS:
+            fields.setdefault(name, []).append(value)
+        elif name in fields:
+            raise InvalidRequest(f"{quoted(name)} is sent twice: send it once", param=name[:128])
+        else:
+            fields[name] = value
+    return fields
+
+
+def _text(fields: dict[str, Any], name: str, route: RequestRoute, *, bounded: bool = True) -> str:
+    value = fields.pop(name, "")
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} is a file: send a text", param=name)
+    if bounded:
+        fields_of(route)[name].check_text(value)
+    return value
+
+
+def _format(given: str) -> str:
+    if given and given not in _FORMATS:
+        raise UnsupportedParameter(
+            f"response_format {quoted(given)} is not supported: send {', '.join(_FORMATS)}",
+            param="response_format",
+        )
+    return given or "json"
+
+
+def _temperature(given: str, route: RequestRoute) -> float:
+    if not given:
+        return 0.0
+    try:
+        value: object = float(given[:32])
+    except ValueError:
+        value = given
+    fields_of(route)["temperature"].read(value)
+    assert isinstance(value, float)
+    return value
+
+
+def _flag(given: str) -> bool:
+    if given not in ("", "true", "false"):
+        raise InvalidRequest(f"stream is {quoted(given)}: send true or false", param="stream")
+    return given == "true"
+
+
+def _check_granularities(given: list[Any] | None, response_format: str) -> None:
+    if given is None:
+        return
+    for each in given:
+        if each == "word":
+            raise UnsupportedParameter(
+                "timestamp_granularities word is not supported: segments have times, send segment",
+                param=_GRANULARITIES,
+            )
+        if each != "segment":
+            raise InvalidRequest(
+                f"timestamp_granularities {quoted(each)}: send segment", param=_GRANULARITIES
+            )
+    if response_format != "verbose_json":
+        raise InvalidRequest(
+            f"timestamp_granularities needs response_format verbose_json, not {response_format}",
+            param=_GRANULARITIES,
+        )
+
+
+def _check_stream(form: AudioForm) -> None:
+    if form.stream and form.response_format not in _STREAMED:
+        raise UnsupportedParameter(
+            f"stream sends text as it comes and response_format {form.response_format} has times: "
+            "send json or text, or stream false",
+            param="stream",
+        )
+
+
+def _form_schema(route: RequestRoute) -> Schema:
+    """Return the JSON Schema of the form."""
+    rows = fields_of(route)
+    properties: dict[str, Schema] = {
+        "file": {"type": "string", "format": "binary"},
+        "model": {"type": "string", "pattern": MODEL_NAME_PATTERN},
+        "prompt": {"type": "string"},
+        "response_format": {"enum": [*_FORMATS]},
+        "temperature": {"type": "number", "minimum": 0, "maximum": 1},
+    }
+    more: Mapping[str, Schema] = {
+        "language": {"type": "string"},
+        "stream": {"type": "boolean"},
+        f"{_GRANULARITIES}[]": {"type": "array", "items": {"enum": ["segment"]}},
+    }
+    properties |= {key: each for key, each in more.items() if key.removesuffix("[]") in rows}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": ["file", "model"],
+        "additionalProperties": False,
+    }

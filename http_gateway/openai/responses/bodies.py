@@ -8,7 +8,6 @@ from typing import Any
 from http_gateway.images.image_schema import DETAIL, url_schema
 from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.responses.conversation import IMAGE_PART
-from http_gateway.openai.responses.items import REFERENCE
 from http_gateway.openai.responses.schema import (
     INCLUDED,
     LABELS,
@@ -122,8 +121,8 @@ def items_schema(*, most: int | None, least: int = 1) -> Schema:
 
 def _input() -> Schema:
     most = field(RequestRoute.RESPONSES, "input").count
+    reference = _object({"id": _text("input.id")}, {"type": {"enum": ["item_reference", None]}})
     items = items_schema(most=most)
-    reference = _object({"type": {"const": REFERENCE}, "id": _text("input.id")})
     items["items"]["anyOf"].append(reference)
     return {"anyOf": [_text("input"), items]}
 

@@ -8,7 +8,9 @@ from typing import Any
 
 Item = dict[str, Any]
 
-RESPONSE_PREFIX = "resp_"
+RESPONSE = "resp_"  # begins the ids of responses
+_DIGITS = 4
+
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -23,23 +25,25 @@ _PREFIXES = {
 }
 
 
-REFERENCE = "item_reference"
-
-
 def new_item_id(kind: str) -> str:
     return f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
 
 
-def output_id(kind: str, response_id: str, index: int) -> str:
-    """Return the id of an item of an answer. The response can be told from it."""
-    return f"{_PREFIXES[kind]}_{response_id.partition('_')[2]}_{index}"
+class ItemIds:
+    """Makes the ids of the items that a response puts out: each tells its response."""
+
+    def __init__(self, response_id: str) -> None:
+        self._stem = response_id.removeprefix(RESPONSE)
+        self._made = 0
+
+    def new(self, kind: str) -> str:
+        self._made += 1
+        return f"{_PREFIXES[kind]}_{self._stem}{self._made:0{_DIGITS}x}"
 
 
 def response_of(item_id: str) -> str:
-    """Return the id of the response that an item is of; "": the id tells none."""
-    _, _, rest = item_id.partition("_")
-    id, mark, _ = rest.partition("_")
-    return f"{RESPONSE_PREFIX}{id}" if mark else ""
+    """Return the id of the response that put an item out; of another id, one of no response."""
+    return RESPONSE + item_id.partition("_")[2][:-_DIGITS]
 
 
 def listed(given: str | Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:

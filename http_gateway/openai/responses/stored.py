@@ -8,13 +8,14 @@ it and one that finds it dead only the first decides.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container
 from typing import Any
 
 import msgspec
 
 from http_gateway.openai.kept_space import KeptSpace
-from http_gateway.openai.responses.items import REFERENCE, RESPONSE_PREFIX, Item, response_of
+from http_gateway.openai.responses.items import RESPONSE as PREFIX
+from http_gateway.openai.responses.items import Item
 from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
 from sax.errors import InvalidRequest, NotFound
 from sax.fields.field import RequestRoute
@@ -73,7 +74,7 @@ class StoredResponses:
         return self.on and self._space.has_room(owner_folder())
 
     def new_id(self) -> str:
-        return new_id(RESPONSE_PREFIX, self._clock())
+        return new_id(PREFIX, self._clock())
 
     async def put(self, kept: StoredResponse) -> None:
         """Durable on return. Raises StoreUnavailable."""
@@ -105,26 +106,6 @@ class StoredResponses:
         check_length(items, param)
         return items
 
-    async def resolved(self, items: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-        """Return a request's items with those of stored answers in place of their references.
-
-        Raises what `get` does, naming the item.
-        """
-        known: dict[str, Item] = {}
-        found: list[Mapping[str, object]] = []
-        for n, item in enumerate(items):
-            if item.get("type") != REFERENCE:
-                found.append(item)
-                continue
-            id, at = str(item.get("id")), f"input[{n}].id"
-            if id not in known:
-                output = (await self.get(response_of(id), at)).response["output"]
-                known |= {each["id"]: each for each in output}
-            if id not in known:
-                raise _missing(id, at)
-            found.append(known[id])
-        return found
-
     async def delete(self, id: str) -> None:
         """Raises what `get` does, and InvalidRequest for one that runs."""
         if (await self.get(id)).running:
@@ -149,11 +130,16 @@ class StoredResponses:
         """Give a sign of life of a response that runs."""
         await self._known(None).replace(_name(OPEN, place), str(number).encode())
 
-    async def open(self) -> dict[Place, bytes]:
-        """Return the responses that run, of all owners, each with its last sign of life."""
+    async def open(self, but: Container[Place]) -> dict[Place, bytes]:
+        """Return the responses that run, of all owners, each with its last sign of life.
+
+        One list of names, and a read of each. but: those that are left out, unread.
+        """
         found: dict[Place, bytes] = {}
         for name in await self._known(None).names(OPEN):
             _, owner, id = name.split("/")
+            if (owner, id) in but:
+                continue
             try:
                 found[owner, id] = await self._known(None).get(name)
             except ObjectMissing:
@@ -199,7 +185,7 @@ class StoredResponses:
 
     def _expired(self, id: str) -> bool:
         """True for an id that is none, too."""
-        created = made_at(id, RESPONSE_PREFIX)
+        created = made_at(id, PREFIX)
         return created is None or created + self._ttl_s <= self._clock()
 
     def check(self, param: str) -> None:
@@ -229,7 +215,7 @@ def _name(folder: str, place: Place) -> str:
 
 def _missing(id: str, param: str | None) -> NotFound:
     return NotFound(
-        f"there is no response or item {id[:80]!r}: it was not stored, expired or was deleted, or "
-        "it belongs to another key",
+        f"there is no response {id[:80]!r}: it was not stored, expired or was deleted, or it "
+        "belongs to another key",
         param=param,
     )

@@ -7,9 +7,14 @@ its own looks instead of the clock: a process that was stopped and goes on has n
 
 from __future__ import annotations
 
+import faulthandler
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable
 
+from model_server.config import HUNG
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Step
 from sax.errors import ReplicaLost
@@ -18,6 +23,9 @@ _LOOK_S = 1.0
 _TIMES = 20  # a step may take this many times as long as the longest one at load
 _IMAGES = 10  # times as long may a step take that waits for images to be encoded
 _MOST_ROWS = 8  # that the error names
+logger = logging.getLogger(__name__)
+
+_LAST_S = 15.0  # for requests to fail and other hosts to be told; then it ends whatever hangs too
 
 
 class StepHung(ReplicaLost):
@@ -80,3 +88,16 @@ class Watchdog:
             return str(self._times.bucket(*self._times.shape(step)))
         decodes = sum(row.is_decode for row in step.rows)
         return f"{decodes} decodes and {len(step.rows) - decodes} prompts"
+
+
+def tell_of_hang(hung: StepHung, give_up: Callable[[ReplicaLost], None]) -> None:
+    """Log the error and the stacks of all threads, and give the replica up; called on any thread.
+
+    The process ends within some seconds, even if its event loop hangs too.
+    """
+    logger.critical("%s", hung.text)
+    faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+    last = threading.Timer(_LAST_S, os._exit, (HUNG,))
+    last.daemon = True
+    last.start()
+    give_up(hung)

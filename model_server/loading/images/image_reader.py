@@ -20,7 +20,7 @@ from model_server.loading.images.prepared import (
     key_of,
     with_digest,
 )
-from model_server.loading.sounds.sound_decoder import check_soundfile, sound_decoder
+from model_server.loading.images.sound_decoder import check_soundfile, sound_decoder
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.sharing.audio.process import SoundForm
 from sax.chat import Image

@@ -30,7 +30,7 @@ from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.passes.embed_programs import EmbedPrograms, Encode
+from model_server.loading.passes.embed_programs import EmbedPrograms, Encode, whole_recipe
 from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder
 from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.pass_programs import PassBatches
@@ -43,7 +43,6 @@ from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes
-from model_server.models.whole_recipe import whole_recipe
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest

@@ -15,7 +15,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import DONE, Connect, Forwarding, Op, Pending
-from model_server.loading.adapters.host_adapters import adapters_of
+from model_server.loading.adapters import adapters_of
 from model_server.loading.draft_loading import check_context
 from model_server.loading.lm_loading import LanguageLoad
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread

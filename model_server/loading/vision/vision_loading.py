@@ -1,4 +1,7 @@
-"""Loads a model of images: settings, compiled programs, memory plan, then weights."""
+"""Loads a model of images: settings, compiled programs, memory plan, then weights.
+
+Every number of images is compiled before the first request; a compiled call cannot compile again.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.loading.batch_plan import BatchPlan
+from model_server.engine.step_program import everywhere
+from model_server.loading.batch_plan import BatchPlan, code_and_most, compiled_all
 from model_server.loading.images.image_decoder import check_pillow
 from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.vision.loaded_vision import WAIT_S, LoadedVision
-from model_server.loading.vision.vision_batches import VisionBatches, VisionPrograms
+from model_server.loading.vision.loaded_vision import WAIT_S, LoadedVision, SeenImage
 from model_server.loading.weights import fill, mismatches, place, read_weights
 from model_server.models.overrides import apply_overrides
 from model_server.models.registry import vision_class
@@ -29,11 +34,12 @@ from model_server.models.vision.vision_recipe import (
     VisionRecipe,
     needed_of,
 )
+from model_server.models.weights.axis_rules import AXES
 from model_server.models.weights.sharding import Layout
-from model_server.models.weights.weight import Declaration
+from model_server.models.weights.weight import Declaration, leaf_shapes
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
-from sax.types import ModelSpec
+from sax.types import ModelSpec, Progress
 
 
 def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedVision]:
@@ -135,3 +141,102 @@ def _source(
     if found := next(mismatches(recipe.blueprint.declarations, needed), None):
         raise CheckpointError(found)
     return _WeightsToCome(recipe, needed, seed)
+
+
+class VisionPrograms:
+    """The compiled numbers of images of one model, and what prepares its weights."""
+
+    def __init__(self, recipe: VisionRecipe, settings: ImageSettings, layout: Layout) -> None:
+        """layout: the recipe's, on devices; each of them has all weights."""
+        self.settings = settings
+        self.sizes = layout.even(recipe.batches, AXES)
+        self._recipe, self._layout = recipe, layout
+        self._leaves = leaf_shapes(recipe.blueprint, layout)
+        self._where = everywhere(self._leaves[0].sharding)
+        made = jax.jit(self._prepared, out_shardings=self._where).lower(self._leaves)
+        self._weights = jax.tree.map(
+            lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=self._where),
+            made.out_info,
+        )
+        self._prepare = made.compile()
+        self._compiled: dict[int, Any] = {}
+
+    def compile(self, report: Report) -> None:
+        self._compiled = compiled_all(
+            self.sizes, lambda size: self._lowered(size).compile(), report
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the prepared weights."""
+        return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self._weights))
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of all programs' code, and of the largest temporaries and results, or of the
+        weights as they are read: both are there until they are prepared.
+        """
+        code, used = code_and_most(self._compiled.values())
+        return code + max(self._recipe.blueprint.bytes, used)
+
+    def prepare(self, leaves: Sequence[jax.Array]) -> Any:
+        """Return the weights as programs take them; the given ones are needed no longer."""
+        return jax.block_until_ready(self._prepare(list(leaves)))
+
+    def run(self, weights: Any, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Map u8[B, S, S, 3] to vectors f32[B, D] and log-probabilities f32[B, labels]."""
+        vectors, scores = self._compiled[len(pixels)](weights, pixels)
+        return np.asarray(vectors), np.asarray(scores)
+
+    def close(self) -> None:
+        self._compiled.clear()
+
+    def _prepared(self, leaves: list[jax.Array]) -> Any:
+        return self._recipe.blueprint.assemble(leaves).prepared()
+
+    def _lowered(self, size: int) -> jax.stages.Lowered:
+        side, colours = self.settings.form.size, self.settings.colours
+
+        def run(weights: Any, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
+            mean, deviation = (
+                jnp.asarray(each, jnp.float32) for each in (colours.mean, colours.deviation)
+            )
+            scaled = pixels.astype(jnp.float32) * jnp.float32(colours.scale)
+            seen = self._recipe.see(weights, (scaled - mean) / deviation)
+            return seen.vectors, jax.nn.log_softmax(seen.logits)
+
+        rows = self._layout.rows(size, AXES)
+        pixels = jax.ShapeDtypeStruct((size, side, side, 3), jnp.uint8, sharding=rows)
+        return jax.jit(run, out_shardings=rows).lower(self._weights, pixels)
+
+
+class VisionBatches:
+    """Programs and weights of a model of images. Not thread-safe: one thread calls it."""
+
+    def __init__(self, programs: VisionPrograms, leaves: Sequence[jax.Array]) -> None:
+        self._programs = programs
+        self._weights = programs.prepare(leaves)
+        self.closed = False
+
+    def group(self, image: np.ndarray) -> None:
+        """All images may share a batch."""
+
+    def run(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
+        """Return scores and vector of each image u8[S, S, 3]; at most the largest batch."""
+        size = next(size for size in self._programs.sizes if size >= len(images))
+        padded = [*images, *[images[0]] * (size - len(images))]
+        vectors, scores = self._programs.run(self._weights, np.stack(padded))
+        return [SeenImage(vectors[row], scores[row]) for row in range(len(images))]
+
+    def warm(self, report: Report) -> None:
+        """Run every program once, so that no request pays for a first run."""
+        side = self._programs.settings.form.size
+        for done, size in enumerate(self._programs.sizes):
+            report(Progress("running bucket", done, len(self._programs.sizes)))
+            self.run([np.zeros((side, side, 3), np.uint8)] * size)
+
+    def close(self) -> None:
+        """Release weights and programs. Idempotent."""
+        self._weights = None
+        self._programs.close()
+        self.closed = True

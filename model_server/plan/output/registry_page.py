@@ -19,7 +19,7 @@ import jax
 
 from model_server.config import ModelServerConfig
 from model_server.plan.model_plan import BucketPlan, Decoding, ModelPlan
-from model_server.plan.output.terminal import progress_on
+from model_server.plan.output.views import progress_on
 from model_server.plan.planner import PlanRequest, make_plan
 from model_server.plan.slices import CHIPS, Chip
 from sax.errors import SaxError

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _config(flags: Sequence[str], topology: str) -> ModelServerConfig:
     """Parse the server's flags, without jax: its environment is not set yet."""
-    from model_server.flags import make_config
+    from model_server.flags.command_line import make_config
     from model_server.plan.slices import cpu_devices
 
     config = make_config(flags)

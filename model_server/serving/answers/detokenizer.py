@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from model_server.engine.parts.thinking import ReasoningTrack
 from model_server.engine.types import Hypothesis, RowResult
 from model_server.serving.chats.divided_answer import UNDIVIDED, AnswerDivision
-from model_server.text.prompt_text import PromptText
-from model_server.text.stop_text import StopSequence, StopText
-from model_server.text.token_names import TokenNames
+from model_server.text.reply_text import PromptText, StopSequence, StopText, TokenNames
 from model_server.text.tokenizer import Tokenizer
 from sax.types import (
     AnswerSoFar,

@@ -1,22 +1,193 @@
-"""How one request fared, as its model's figures, its metrics and its trace are told."""
+"""How one request fared: its times, and what its model's figures, metrics and trace are told.
+
+The trace says where an answer's time went, as spans: queue, prefill and its chunks, decode,
+detokenise. The engine measures by `time.monotonic`; `wall_ns` less `now_s`, both of the same
+moment, brings its times to those of other processes. Pure, but for the tracer that it tells at the
+end.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
-from model_server.serving.answers.answer_trace import AnswerTrace
-from model_server.serving.answers.request_times import RequestTimes
+from model_server.engine.request import PromptChunk
+from model_server.serving.lm_figures import Spans
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.metrics.request_tally import RequestTally
-from model_server.serving.spans import Spans
 from sax.errors import Internal, SaxError, wire_name
 from sax.tracing import attributes as names
-from sax.tracing.tracer import Value
-from sax.types import TokenChunk
+from sax.tracing.trace_context import TraceContext
+from sax.tracing.tracer import Span, SpanKind, Tracer, Value
+from sax.types import GenerateRequest, TokenChunk
+
+_MOST_CHUNKS = 64  # spans of one prompt; chunks of longer ones share some
+
+
+class RequestTimes:
+    """Times of one request, which it tells its model's tally."""
+
+    __slots__ = ("_interval", "_tally", "began_s", "first_s", "last_s", "started_s", "tokens")
+
+    def __init__(self, tally: RequestTally, began_s: float) -> None:
+        self._tally = tally
+        self._interval = tally.interval
+        self.began_s = began_s
+        self.started_s = 0.0  # when it first took a slot here; 0: not yet
+        self.first_s = 0.0  # when its first token was read; 0: not yet
+        self.last_s = 0.0  # when its last one was, so far
+        self.tokens = 0  # that were computed here
+
+    @property
+    def queue_s(self) -> float:
+        """From its arrival to its first slot; 0.0 until it has one."""
+        return max(self.started_s - self.began_s, 0.0) if self.started_s else 0.0
+
+    def start(self, update: SequenceUpdate) -> None:
+        """Note from the first update with a result when the request took a slot."""
+        if not self.started_s and update.started_s:
+            self.started_s = update.started_s
+            self._tally.queue.observe(self.queue_s)
+
+    def token(self, update: SequenceUpdate, now_s: float) -> None:
+        """Note a token. Tokens of one step come at the same time, so no time is between them."""
+        self.tokens += 1
+        at_s = update.read_s or now_s
+        if self.last_s:
+            self._interval.observe(at_s - self.last_s)
+        else:
+            self._begin(update, at_s, now_s)
+        self.last_s = at_s
+
+    def _begin(self, update: SequenceUpdate, at_s: float, now_s: float) -> None:
+        self.first_s = at_s
+        self.start(update)
+        self._tally.first_token.observe(now_s - self.began_s)
+        if self.started_s:
+            self._tally.prefill.observe(at_s - self.started_s)
+
+    def succeed(self, now_s: float, prompt_tokens: int, answer_tokens: int, reason: str) -> None:
+        """Note that the request has its whole answer."""
+        tally = self._tally
+        tally.ended[reason] += 1
+        tally.whole.observe(now_s - self.began_s)
+        if prompt_tokens:  # a score tells of none
+            tally.prompt_tokens.observe(prompt_tokens)
+            tally.answer_tokens.observe(answer_tokens)
+        if not self.first_s:
+            return
+        tally.decode.observe(self.last_s - self.first_s)
+        if self.started_s:
+            tally.computing.observe(self.last_s - self.started_s)
+        if self.tokens > 1:
+            tally.per_token.observe((self.last_s - self.first_s) / (self.tokens - 1))
+
+    def end(self, reason: str) -> None:
+        """Note that the request ended without its whole answer: cancelled, error or refused."""
+        self._tally.ended[reason] += 1
+
+
+class AnswerTrace:
+    """Collects what a traced request's updates tell, and records its spans when it is over."""
+
+    __slots__ = ("_chunks", "_parent", "_request", "_tracer", "_zero_ns", "context", "detokenise_s")
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: TraceContext,
+        parent: TraceContext | None,
+        request: GenerateRequest,
+        now: tuple[int, float],
+    ) -> None:
+        """now: nanoseconds since 1970, and seconds of `time.monotonic`."""
+        wall_ns, now_s = now
+        self._tracer = tracer
+        self._parent = parent
+        self._request = request
+        self._zero_ns = wall_ns - round(now_s * 1e9)
+        self._chunks: list[PromptChunk] = []
+        self.context = context
+        self.detokenise_s = 0.0  # of the processor, so far
+
+    def take(self, chunks: Sequence[PromptChunk]) -> None:
+        self._chunks += chunks
+
+    def end(
+        self, times: RequestTimes, now_s: float, told: Mapping[str, Value], error: str = ""
+    ) -> None:
+        """Record the answer's span and those below it.
+
+        told: what the end of the answer says of it. error: what it failed with; "": it did not.
+        """
+        attributes = names.attributes_of(self._request) | dict(told)
+        if error:
+            attributes[names.ERROR_TYPE] = error
+        begun = self._request.answer
+        if begun is not None:
+            attributes["sax.answer.resumed_tokens"] = len(begun.token_ids)
+        before = TraceContext.parse(begun.traceparent) if begun is not None else None
+        whole = Span(
+            name=f"{attributes[names.OPERATION]} {self._request.model_id}",
+            context=self.context,
+            parent=self._parent,
+            remote_parent=True,
+            kind=SpanKind.SERVER,
+            began_ns=self._ns(times.began_s),
+            ended_ns=self._ns(now_s),
+            attributes=attributes,
+            links=() if before is None else (before,),
+            error=error,
+        )
+        self._tracer.record([*self._parts(times, now_s), whole])
+
+    def _parts(self, times: RequestTimes, now_s: float) -> Iterator[Span]:
+        """Yield the phases that the request came to, whatever ended it."""
+        yield self._part("queue", times.began_s, times.started_s or times.first_s or now_s)
+        if times.started_s:
+            prefill = self._part("prefill", times.started_s, times.first_s or now_s)
+            yield prefill
+            yield from self._of_prompt(prefill.context)
+        if times.first_s:
+            yield self._part("decode", times.first_s, times.last_s)
+            told = {"sax.detokenise.cpu_seconds": self.detokenise_s}
+            yield self._part("detokenise", times.first_s, now_s, told)
+
+    def _of_prompt(self, prefill: TraceContext) -> Iterator[Span]:
+        together = -(-len(self._chunks) // _MOST_CHUNKS) or 1
+        for first in range(0, len(self._chunks), together):
+            chunks = self._chunks[first : first + together]
+            told: dict[str, Value] = {
+                "sax.prefill.first_position": chunks[0].start,
+                "sax.prefill.tokens": sum(chunk.tokens for chunk in chunks),
+                "sax.prefill.steps": len(chunks),
+            }
+            began_s, ended_s = chunks[0].began_s, chunks[-1].ended_s
+            yield self._part("prefill chunk", began_s, ended_s, told, prefill)
+
+    def _part(
+        self,
+        name: str,
+        began_s: float,
+        ended_s: float,
+        told: Mapping[str, Value] | None = None,
+        parent: TraceContext | None = None,
+    ) -> Span:
+        parent = parent or self.context
+        return Span(
+            name=name,
+            context=parent.child(),
+            parent=parent,
+            began_ns=self._ns(began_s),
+            ended_ns=self._ns(max(began_s, ended_s)),
+            attributes=told or {},
+        )
+
+    def _ns(self, at_s: float) -> int:
+        return self._zero_ns + round(at_s * 1e9)
 
 
 class RequestAccount:

@@ -18,11 +18,12 @@ from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.batch_calls import BatchCalls
-from model_server.serving.passes.inputs import EACH, inputs_ids, pairs_ids, texts_ids
 from model_server.serving.query_cost import BatchCost
+from model_server.serving.request_checks import check_ids
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
-from sax.errors import InvalidRequest
+from model_server.text.text_length import check_bytes, check_pieces
+from sax.errors import InvalidRequest, PromptTooLong
 from sax.passes import Classified, Embedded, PairScores
 from sax.types import EmbedInput
 
@@ -33,6 +34,7 @@ Vectors = list[list[float]]
 T = TypeVar("T")
 
 _BATCHES_AHEAD = 2  # queued per caller: keeps the device busy and the queue fair
+_EACH = 50  # characters: an input costs some time to begin with
 
 
 class Embeddings(BatchCalls[LoadedEmbedder]):
@@ -65,7 +67,7 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
                 check_size(dimensions, loaded.dimensions, loaded.sizes)
             _check_some(inputs, "input")
             ids = await self._encode(
-                loaded, inputs, lambda: inputs_ids(inputs, loaded, prompt_name)
+                loaded, inputs, lambda: _inputs_ids(inputs, loaded, prompt_name)
             )
             vectors = await vectors_of(passes, ids, cost)
             if 0 < dimensions < loaded.dimensions:
@@ -79,7 +81,7 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
         with self._request(model_id, CLASSIFY) as passes:
             _check_some(inputs, "input")
             loaded = passes.loaded
-            ids = await self._encode(loaded, inputs, lambda: inputs_ids(inputs, loaded))
+            ids = await self._encode(loaded, inputs, lambda: _inputs_ids(inputs, loaded))
             scores = await vectors_of(passes, ids)
         return Classified(passes.loaded.labels, scores, sum(map(len, ids)))
 
@@ -96,7 +98,7 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
             if loaded.labels:
                 firsts = [*first] * (len(second) if len(first) == 1 else 1)
                 both = [*firsts, *second]
-                ids = await self._encode(loaded, both, lambda: pairs_ids(firsts, second, loaded))
+                ids = await self._encode(loaded, both, lambda: _pairs_ids(firsts, second, loaded))
                 scores = [score for (score,) in await vectors_of(passes, ids)]
             else:
                 texts = [*first, *second]
@@ -104,8 +106,8 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
                     loaded,
                     texts,
                     lambda: [
-                        *texts_ids(first, "first", loaded),
-                        *texts_ids(second, "second", loaded),
+                        *_texts_ids(first, "first", loaded),
+                        *_texts_ids(second, "second", loaded),
                     ],
                 )
                 vectors = await vectors_of(passes, ids)
@@ -119,7 +121,7 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
     async def _encode(
         self, loaded: LoadedEmbedder, inputs: Sequence[EmbedInput], work: Callable[[], Ids]
     ) -> Ids:
-        characters = sum(len(each) + EACH for each in inputs)
+        characters = sum(len(each) + _EACH for each in inputs)
         return await self._encoding.run(to_encode(characters, loaded.tokenizer), work)
 
 
@@ -177,3 +179,67 @@ def _check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
             "as many as there are second ones",
             param="first",
         )
+
+
+def _inputs_ids(
+    inputs: Sequence[EmbedInput], loaded: LoadedEmbedder, prompt_name: str = ""
+) -> list[Sequence[int]]:
+    """Return the ids of each input. Raises InvalidRequest, PromptTooLong."""
+    count = len(inputs)
+    return [
+        _ids(each, "input" if count == 1 else f"input {index}", loaded, prompt_name)
+        for index, each in enumerate(inputs)
+    ]
+
+
+def _texts_ids(texts: Sequence[str], param: str, loaded: LoadedEmbedder) -> list[Sequence[int]]:
+    """Return the ids of each text of `param`. Raises InvalidRequest, PromptTooLong."""
+    return [
+        _ids(text, f"{param}[{index}]", loaded, param=param) for index, text in enumerate(texts)
+    ]
+
+
+def _pairs_ids(
+    first: Sequence[str], second: Sequence[str], loaded: LoadedEmbedder
+) -> list[Sequence[int]]:
+    """Return the ids of each pair, read together. Raises InvalidRequest, PromptTooLong."""
+    for param, texts in (("first", first), ("second", second)):
+        for index, text in enumerate(dict.fromkeys(texts)):
+            _check_text(text, f"{param}[{index}]", loaded, param)
+    return [
+        _fitting(loaded.tokenizer.encode_pair(*pair), f"pair {index}", loaded, "second")
+        for index, pair in enumerate(zip(first, second, strict=True))
+    ]
+
+
+def _ids(
+    given: EmbedInput,
+    which: str,
+    loaded: LoadedEmbedder,
+    prompt_name: str = "",
+    param: str = "input",
+) -> Sequence[int]:
+    if not given:
+        raise InvalidRequest(f"{which} is empty: send text or token ids", param=param)
+    if not isinstance(given, str):
+        check_ids(which, given, loaded.vocab)
+        return _fitting(given, which, loaded, param)
+    _check_text(given, which, loaded, param)
+    return _fitting(loaded.tokenizer.encode(given, prompt_name), which, loaded, param)
+
+
+def _check_text(text: str, which: str, loaded: LoadedEmbedder, param: str) -> None:
+    if not text:
+        raise InvalidRequest(f"{which} is empty: send text", param=param)
+    check_bytes(text, loaded.tokenizer, loaded.max_context, param)
+    check_pieces(text, loaded.tokenizer.encode, loaded.max_context, param)
+
+
+def _fitting(ids: Sequence[int], which: str, loaded: LoadedEmbedder, param: str) -> Sequence[int]:
+    if len(ids) > loaded.max_context:
+        raise PromptTooLong(
+            f"{which} has {len(ids)} tokens and this model's maximum context length is "
+            f"{loaded.max_context} tokens: send it in shorter parts",
+            param=param,
+        )
+    return ids

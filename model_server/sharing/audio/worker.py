@@ -3,17 +3,35 @@
     python -m model_server.sharing.audio.worker SECONDS NICENESS
 
 Reads requests from standard input and writes answers to standard output until the input ends.
+
+Sounds are decoded with libsndfile and brought into a model's form.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Iterable, Iterator
+from io import BytesIO
 from typing import cast
 
 import msgspec
+import numpy as np
+import soundfile
+from numpy.lib.stride_tricks import sliding_window_view
 
-from model_server.sharing.audio.process import RefusedSound, SoundAnswer, SoundAsk
-from model_server.sharing.audio.sounds import prepared
+from model_server.sharing.audio import sound_files
+from model_server.sharing.audio.process import (
+    HOP,
+    RATE,
+    RefusedSound,
+    SoundAnswer,
+    SoundAsk,
+    SoundForm,
+)
+from model_server.sharing.audio.sound_files import after_tags, mp3_files
+from model_server.sharing.audio.spectrogram import spectrogram
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 
@@ -23,9 +41,247 @@ MEMORY = 2 << 30
 _ADDRESSES = 6 << 30
 
 
+# Resamples sound piece by piece with a polyphase low-pass filter.
+#
+# The filter is a sinc under a Kaiser window, cut at the lower of the two Nyquist frequencies; each
+# phase is computed when it is first needed, since odd rates have thousands.
+
+_CROSSINGS = 24  # zero crossings of the sinc on each side
+_BETA = 9.0  # of the window: stop band below -90 dB
+_ROLL_OFF = 0.96  # of the Nyquist frequency: room for the filter's slope
+
+
+class Resampler:
+    """Feed it pieces of a sound, then flush it. Equal rates pass unchanged."""
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        shared = math.gcd(rate, wanted)
+        self._up, self._down = wanted // shared, rate // shared
+        self._cut = _ROLL_OFF * min(1.0, wanted / rate)
+        self._half = 0 if rate == wanted else math.ceil(_CROSSINGS / self._cut)
+        self._held = np.zeros(self._half, np.float32)  # from sample `_first - half` on
+        self._first = 0  # the sample that the next output's filter is centred before
+        self._made = 0
+        self._given = 0
+        self._filters: dict[int, np.ndarray] = {}  # by phase
+
+    def feed(self, samples: np.ndarray) -> np.ndarray:
+        """Return the samples f32[N] that can be computed so far."""
+        self._given += len(samples)
+        if not self._half:
+            return samples
+        self._held = np.concatenate([self._held, samples])
+        whole = len(self._held) - 2 * self._half  # centres that have all their neighbours
+        end = self._first + whole
+        count = max(0, math.ceil(end * self._up / self._down) - self._made)
+        return self._computed(count)
+
+    def flush(self) -> np.ndarray:
+        """Return the rest, as if silence followed."""
+        if not self._half:
+            return np.zeros(0, np.float32)
+        silence = np.zeros(2 * self._half + 1, np.float32)
+        self._held = np.concatenate([self._held, silence])
+        total = math.ceil(self._given * self._up / self._down)
+        return self._computed(max(0, total - self._made))
+
+    def _computed(self, count: int) -> np.ndarray:
+        out = np.zeros(count, np.float32)
+        numbers = self._made + np.arange(min(count, self._up))
+        neighbours = sliding_window_view(self._held, 2 * self._half + 1) if count else self._held
+        for index, number in enumerate(numbers.tolist()):
+            centre, phase = divmod(number * self._down, self._up)
+            mine = out[index :: self._up]
+            rows = neighbours[centre - self._first :: self._down][: len(mine)]
+            mine[:] = rows @ self._filter(phase)
+        self._made += count
+        self._drop()
+        return out
+
+    def _drop(self) -> None:
+        """Forget samples that no later output needs."""
+        centre = self._made * self._down // self._up
+        gone = min(centre - self._first, len(self._held))
+        self._held, self._first = self._held[gone:], self._first + gone
+
+    def _filter(self, phase: int) -> np.ndarray:
+        """Return f32[2 half + 1] for an output that lies phase / up samples behind the centre."""
+        found = self._filters.get(phase)
+        if found is None:
+            found = self._filters[phase] = self._computed_filter(phase / self._up)
+        return found
+
+    def _computed_filter(self, offset: float) -> np.ndarray:
+        away = np.arange(-self._half, self._half + 1) - offset
+        inside = np.maximum(0.0, 1.0 - np.square(away / (self._half + 1)))
+        window = np.i0(_BETA * np.sqrt(inside)) / np.i0(_BETA)
+        return (self._cut * np.sinc(self._cut * away) * window).astype(np.float32)
+
+
+_FLAC = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")  # and the head of its first block
+_OGG = b"OggS"
+_FIRST = 2  # flag of an Ogg page that begins a stream
+_SEGMENTS = 26  # where the head of an Ogg page has their number
+
+_FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "MP3", "OGG")
+_NAMED = "WAV, FLAC, MP3 or Ogg (Vorbis or Opus) file"
+_MOST_CHANNELS = 8
+_RATES = (4_000, 384_000)
+_BLOCK = 1 << 18  # frames that are decoded together
+_UNKNOWN = (1 << 63) - 1  # what libsndfile says of frames that it cannot count
+_MOST_LEFT = 1 << 13  # bytes that decoders leave: libFLAC reads so many at a time
+_MINUTE = 60
+_LEAST = 400  # samples that make a spectrogram
+
+
+def _prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
+    """Return the spectrogram f32[frames, bins] of an encoded sound and its samples at 16 kHz; or,
+    if the form has no bins, the samples f32[n] themselves.
+
+    Raises RefusedSound, MemoryError.
+    """
+    samples = decoded(data, form.most_seconds)
+    if not form.bins:
+        return samples, len(samples)
+    count, least = len(samples), max(_LEAST, form.least_frames * HOP)
+    if count < least:  # long ones are not copied: they take hundreds of megabytes
+        samples = np.pad(samples, (0, least - count))
+    return spectrogram(samples, form.bins), count
+
+
+def decoded(data: bytes, most_seconds: int) -> np.ndarray:
+    """Return a sound's samples f32[N], mono at 16 kHz. Raises RefusedSound, MemoryError."""
+    if not data:
+        raise RefusedSound(f"is empty: send the bytes of a {_NAMED}")
+    try:
+        samples = np.concatenate([*_resampled(data, most_seconds)])
+    except (RefusedSound, MemoryError):
+        raise
+    except soundfile.LibsndfileError as exc:
+        raise RefusedSound(f"is not a {_NAMED}, or is damaged: {exc.error_string}") from None
+    except Exception as exc:  # whatever a damaged file leads to
+        raise RefusedSound(f"cannot be decoded, because the file is damaged: {exc}") from exc
+    if not len(samples):
+        raise RefusedSound("has no samples, or is cut off before them")
+    if not np.isfinite(samples.sum(dtype=np.float64)):  # files of floating-point numbers
+        raise RefusedSound("has samples that are no finite numbers")
+    return samples
+
+
+class _Forwards(soundfile.SoundFile):
+    """A file that is read once, so that one whose length is unknown can be read."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _resampled(data: bytes, most_seconds: int) -> Iterator[np.ndarray]:
+    """Yield the mixed sound piece by piece. Some headers lie about lengths: count, too."""
+    seconds = 0.0
+    for part in _parts_of(data):
+        held = BytesIO(part)
+        with _Forwards(held) as file:
+            _check(file, seconds, most_seconds)
+            resampler, read = Resampler(file.samplerate, RATE), 0
+            for block in _blocks(file):
+                read += len(block)
+                if seconds + read / file.samplerate > most_seconds:
+                    raise RefusedSound(_too_long("more samples than that", most_seconds))
+                yield resampler.feed(block.mean(1, dtype=np.float32))
+            _check_end(file, read, len(part) - held.tell())
+            seconds += read / file.samplerate
+            yield resampler.flush()
+
+
+def _blocks(file: soundfile.SoundFile) -> Iterator[np.ndarray]:
+    """Yield samples f32[N, channels], and ask for no more than the header tells.
+
+    Of more libsndfile would decode the bytes and drop the samples.
+    """
+    left = file.frames
+    while len(block := file.read(min(_BLOCK, left), dtype="float32", always_2d=True)):
+        yield block
+        left -= len(block)
+
+
+def _check(file: soundfile.SoundFile, before: float, most_seconds: int) -> None:
+    """Check the header, before a sample is decoded. before: seconds of the parts before it."""
+    if file.format not in _FORMATS:
+        raise RefusedSound(f"is a {file.format} file: send a {_NAMED}")
+    if file.channels > _MOST_CHANNELS:
+        raise RefusedSound(f"has {file.channels} channels: at most {_MOST_CHANNELS} are mixed")
+    if not _RATES[0] <= file.samplerate <= _RATES[1]:
+        raise RefusedSound(
+            f"has {file.samplerate} samples a second: send from {_RATES[0]} to {_RATES[1]}"
+        )
+    seconds = before + file.frames / file.samplerate
+    if file.frames != _UNKNOWN and seconds > most_seconds:
+        raise RefusedSound(_too_long(f"{seconds:,.0f} s", most_seconds))
+
+
+def _check_end(file: soundfile.SoundFile, read: int, left: int) -> None:
+    """Check that all was decoded. left: bytes that nobody asked for."""
+    if _UNKNOWN != file.frames > read:
+        raise RefusedSound(
+            f"is cut off: its header promises {file.frames} samples and {read} can be decoded"
+        )
+    if left > _MOST_LEFT:
+        raise RefusedSound(
+            f"has {left} bytes after the end that its header tells: write it again with the right "
+            "length"
+        )
+
+
+def _too_long(has: str, most_seconds: int) -> str:
+    if most_seconds < _MINUTE:  # no model of transcripts has such a bound
+        return (
+            f"is too long ({has}): this model takes at most {most_seconds} s of each; send it in "
+            "parts"
+        )
+    return (
+        f"is too long ({has}): this model takes at most {most_seconds // _MINUTE} minutes "
+        "(override MAX_AUDIO_MINUTES); send it in parts"
+    )
+
+
+def _parts_of(data: bytes) -> Iterable[bytes]:
+    """Return the sounds of a file in order, each a file with the right lengths in its header.
+
+    What is of no known kind is returned as it is. Raises RefusedSound.
+    """
+    if data.startswith(sound_files.NAMES):
+        return sound_files.wave_files(data)
+    sound = after_tags(data, 0)
+    if data.startswith(b"fLaC", sound):
+        return _between(data, [sound, *(each.start() for each in _FLAC.finditer(data, sound + 1))])
+    if data.startswith(_OGG):
+        return _between(data, [*_links(data)])
+    return mp3_files(data)
+
+
+def _between(data: bytes, starts: list[int]) -> Iterator[bytes]:
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        yield data[start:end]
+
+
+def _links(data: bytes) -> Iterator[int]:
+    """Yield where each link of a chain of Ogg streams begins: pages that begin streams (RFC 3533).
+
+    Several such pages in a row are streams side by side.
+    """
+    at, begins = 0, False
+    while (at := data.find(_OGG, at)) >= 0 and at + _SEGMENTS < len(data):
+        began, begins = begins, bool(data[at + 5] & _FIRST)
+        if begins and not began:
+            yield at
+        sizes = at + _SEGMENTS + 1
+        ends = sizes + data[at + _SEGMENTS]
+        at = ends + sum(data[sizes:ends])
+
+
 def answer(ask: SoundAsk) -> SoundAnswer:
     try:
-        made, samples = prepared(ask.sound, ask.form)
+        made, samples = _prepared(ask.sound, ask.form)
         # msgspec writes any buffer as bytes, so that no copy is made.
         return SoundAnswer("spectrogram", cast("bytes", made.data.cast("B")), samples)
     except RefusedSound as exc:

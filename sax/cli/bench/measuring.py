@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import httpx
 
-from sax.cli.bench.outcome import Outcome
-from sax.cli.bench.workload import PlannedRequest
+from sax.cli.bench.load_plan import PlannedRequest
+from sax.cli.bench.report import Outcome
 from sax.cli.display import Display
 from sax.cli.stages import ProgressStage
 from sax.client import AsyncClient

@@ -10,11 +10,16 @@ from typing import Annotated
 
 import typer
 
-from sax.cli.bench.goodput import parse_limits
-from sax.cli.bench.load_plan import LoadPlan, WorkloadKind
-from sax.cli.bench.picture import draw
-from sax.cli.bench.report import TITLES, BenchReport, as_lines, as_value, make_report
-from sax.cli.bench.workload import RequestSizes
+from sax.cli.bench.load_plan import LoadPlan, RequestSizes, WorkloadKind
+from sax.cli.bench.report import (
+    TITLES,
+    BenchReport,
+    as_lines,
+    as_value,
+    draw,
+    make_report,
+    parse_limits,
+)
 from sax.cli.display import open_display
 from sax.cli.failure import INTERRUPTED
 from sax.cli.model_argument import OptionalModel

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from admin_server.provisioning.cluster import JOBSET, LEADER_WORKER_SET
 from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
-from admin_server.provisioning.object_look import describe_pods
 from admin_server.provisioning.object_names import cell_labels
-from admin_server.provisioning.present import Present, read_present
+from admin_server.provisioning.present import Present, describe_pods, read_present
 from admin_server.provisioning.provisioner import Steadiness
 from admin_server.provisioning.setbacks import Setback, Setbacks
 from admin_server.provisioning.sets import SetServers

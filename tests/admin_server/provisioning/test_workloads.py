@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from admin_server.events import CellEvents
 from admin_server.provisioning.cluster import JOBSET, ClusterTrouble, NotServed
-from admin_server.provisioning.object_look import look
+from admin_server.provisioning.present import QUEUE_NAME, WORKLOADS, look, read_queue
 from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
 from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.provisioning.templates import object_for
-from admin_server.provisioning.workloads import QUEUE_NAME, WORKLOADS, read_queue
 from sax.names import CellId
 from sax.types import ModelSpec
 from tests.admin_server.conftest import eventually

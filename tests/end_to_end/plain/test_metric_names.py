@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from model_server.serving.metrics.vllm_names import NAMES, OLDER
+from model_server.serving.metrics.registry import NAMES, OLDER
 from tests.end_to_end.cell import SMOLLM2, Cell
 from tests.k8s.metrics import exposed
 from tests.k8s.queries import OF_TARGETS, Query, expressions

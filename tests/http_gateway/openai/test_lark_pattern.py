@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from http_gateway.openai.lark_pattern import NotRegular, lark_pattern
+from http_gateway.openai.custom_tools import NotRegular, lark_pattern
 from tests.each_case import each_case
 
 # In the shape of the grammar of patches that coding agents send.

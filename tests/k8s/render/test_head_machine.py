@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from k8s.render.fields import parse_quantity
 from k8s.render.gcloud import HEAD_MACHINE, HEAD_NEEDS, head_pool_command
 from k8s.render.order import PATHWAYS_KINDS
-from k8s.render.quantity import parse_quantity
 from sax.slices import GENERATIONS, Machine
 from tests.k8s.manifests import K8S, kubectl
 from tests.k8s.manifests import rendered as overlay

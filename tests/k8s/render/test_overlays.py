@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from k8s.render.fields import pod_of
 from k8s.render.pathways.component import PROGRAMS, PathwaysComponent
 from k8s.render.pathways.expansion import jobset_of
-from k8s.render.workload import pod_of
 from tests.each_case import each_case
 from tests.k8s.manifests import kubectl, objects_of
 from tests.k8s.manifests import render as kustomize

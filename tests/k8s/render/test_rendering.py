@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s.render.bucket import StorageBucket
+from k8s.render.fields import pod_of
 from k8s.render.image import ImageSource
 from k8s.render.order import KINDS, SlicePlacement
 from k8s.render.rendering import Rendered, control_plane_of, put_in, render
-from k8s.render.workload import pod_of
 from model_server.multihost.membership import membership
 from sax.cli.publication import parse_publication
 from sax.errors import Internal, InvalidRequest
@@ -127,7 +127,7 @@ def test_every_word_of_the_order_reaches_its_place() -> None:
 
 
 def test_the_flags_are_flags_of_the_model_server() -> None:
-    from model_server.flags import make_config
+    from model_server.flags.command_line import make_config
 
     made = rendered(slots=7, max_context=512, is_reserved=True)
     config = make_config(pod_of(made.servers[0])["containers"][0]["args"])

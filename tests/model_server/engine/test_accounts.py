@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model_server.engine.accounts import Accounts
+from model_server.engine.live_sequences import Accounts
 from model_server.engine.registry import new_sequence
 from model_server.engine.sequence import Sequence
 from model_server.engine.types import Step

@@ -10,7 +10,7 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.islands.island_runner import IslandRunner
-from model_server.flags import make_config
+from model_server.flags.command_line import make_config
 from model_server.islands.devices import Copy, copies, island_devices, islands
 from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.island_loads import IslandLoads

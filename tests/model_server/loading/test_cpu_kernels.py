@@ -8,8 +8,8 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.kernels.cpu import native
-from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.language import kernels_of
 from model_server.loading.memory_plan import FreeMemory
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of

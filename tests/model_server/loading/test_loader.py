@@ -228,7 +228,7 @@ def test_a_query_format_that_needs_a_template_says_so(loader: ModelLoader) -> No
 
 
 def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> None:
-    from model_server.loading.model_text import chat_queries
+    from model_server.loading.language import chat_queries
     from model_server.models.registry import make_recipe
 
     template = ChatTemplate("{{ messages[0].content }}", bos_token="", eos_token="")

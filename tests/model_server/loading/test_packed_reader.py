@@ -12,7 +12,7 @@ from flax import nnx
 
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
-from model_server.loading.packed_reader import PackedReader
+from model_server.loading.weights import PackedReader
 from model_server.models.weights.quantization import AsStored, Scheme, quantize
 from model_server.models.weights.source import GroupRows, Joined, Tensor, WeightSource
 from model_server.models.weights.weight import Declaration, blueprint, weight

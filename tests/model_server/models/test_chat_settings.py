@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
+from model_server.models.overrides import CHAT_DEFAULTS, ChatSettings, parse_chat
 from sax.errors import InvalidRequest
 
 

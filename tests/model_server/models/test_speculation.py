@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.models.speculation import Speculation, parse_speculation
+from model_server.models.overrides import Speculation, parse_speculation
 from sax.errors import InvalidRequest
 
 

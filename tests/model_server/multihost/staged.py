@@ -20,7 +20,6 @@ from msgspec import structs
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.engine.islands.island_pipeline import IslandPipeline
 from model_server.engine.limits import WindowLimits
 from model_server.engine.running.ops import Op, Pending
 from model_server.engine.running.runner import ModelRunner
@@ -30,6 +29,7 @@ from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.loading.lm_loading import own_tensors
 from model_server.loading.random_weights import random_weights
+from model_server.loading.stages.island_stages import IslandPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe

@@ -20,8 +20,7 @@ from model_server.plan.model_plan import (
     ModelPlan,
     Slice,
 )
-from model_server.plan.output.plot import roofline_svg
-from model_server.plan.output.terminal import show
+from model_server.plan.output.views import roofline_svg, show
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 

@@ -13,7 +13,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.running.draft_program import DraftProgram
 from model_server.loading.deployment import Deployment
-from model_server.plan import drafted, measuring
+from model_server.plan import measuring
 from model_server.plan.compiled import Measured, OutOfMemory
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.model_plan import Memory, ModelPlan
@@ -138,7 +138,7 @@ def test_a_draft_model_is_counted_beside_its_model(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measuring, "measure", measure)
     monkeypatch.setattr(measuring, "measure_choice", lambda *_: measured(Bucket(2, 0), code=0))
     monkeypatch.setattr(
-        drafted, "measure_draft_tokens", lambda _, rows: measured(Bucket(rows, 0), **drafting)
+        measuring, "measure_draft_tokens", lambda _, rows: measured(Bucket(rows, 0), **drafting)
     )
 
     def plan(**overrides: str) -> ModelPlan:

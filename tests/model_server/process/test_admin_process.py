@@ -13,7 +13,7 @@ import pytest
 
 from admin_server.__main__ import parse
 from model_server.config import ModelServerConfig
-from model_server.process.admin_process import AdminProcess, admin_command
+from model_server.process.join import AdminProcess, admin_command
 from sax.auth.security import Security
 
 # A child that tells each of its lives, and ends when its standard input does.
@@ -66,7 +66,7 @@ async def test_it_ends_even_if_its_parent_is_killed(tmp_path: Path) -> None:
     told = tmp_path / "lives"
     program = (
         "import asyncio\n"
-        "from model_server.process.admin_process import AdminProcess\n"
+        "from model_server.process.join import AdminProcess\n"
         "async def main():\n"
         f"    AdminProcess(['-c', {_CHILD!r}, {str(told)!r}]).start()\n"
         "    await asyncio.sleep(600)\n"

@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from model_server.services.control_service import ControlService
 from model_server.services.fencing import Fencing
-from model_server.services.modelet import Modelet
+from model_server.services.modelet import ControlService, Modelet
 from model_server.serving.admission import Admission
 from sax.auth.acl import Principal, enter_call
 from sax.auth.security import Security

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from model_server.flags import make_config
+from model_server.flags.command_line import make_config
 from sax.auth.credentials import acting_as
 from sax.auth.security import Security
 from sax.errors import (

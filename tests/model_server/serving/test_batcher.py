@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.worker import Worker
-from model_server.serving.batcher import Batcher
+from model_server.serving.batch_servable import Batcher
 from model_server.serving.query_cost import BatchCost
 from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
 from tests.model_server.waiting import until

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
-from model_server.loading.adapters.bases import Bases
+from model_server.loading.adapters import Bases
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_model import LoadedModel
 from model_server.models.weights.low_rank import AdapterRoom

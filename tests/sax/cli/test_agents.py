@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 
-from sax.cli.agents import AGENTS, AgentTarget, claude, codex, opencode
+from sax.cli.commands.launch import AGENTS, AgentTarget, claude, codex, opencode
 
 TARGET = AgentTarget(url="http://gw:8888", model="tiny", key="k", context=8192)
 UNKNOWN = AgentTarget(url="http://gw:8888", model="tiny")

@@ -14,23 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from model_server.checkpoints.huggingface.prequantized.column_groups import (
+from model_server.checkpoints.huggingface.prequantized.column_weight import (
     ColumnGroups,
+    awq_weights,
     column_groups,
+    gptq_weights,
     scattered,
 )
-from model_server.checkpoints.huggingface.prequantized.column_weight import (
-    awq_weights,
-    gptq_weights,
-)
-from model_server.checkpoints.huggingface.prequantized.float4_weight import float4_weight
-from model_server.checkpoints.huggingface.prequantized.mxfp4 import mxfp4_weights
 from model_server.checkpoints.huggingface.prequantized.packed_weight import (
     PackedWeight,
     check_shape,
     matrix_shape,
 )
 from model_server.checkpoints.huggingface.prequantized.scaled_weight import (
+    float4_weight,
+    mxfp4_weights,
     scaled_weight,
     scaled_weights,
 )

@@ -109,7 +109,7 @@ QUERY_SCALE = "self_attention/per_dim_scale/per_dim_scale"
 
 
 def _plain(attention: ProjectionForms, *, biased: bool) -> PaxVariables:
-    """A layer of LmCloudSpmd or C4SpmdGpt3, under the names of `models/saxml/praxis.py`."""
+    """A layer of LmCloudSpmd or C4SpmdGpt3, under the names of `models/saxml/lm_cloud.py`."""
     prefix = "layers.{layer}"
     variables = {
         **_norm("layer_norm", f"{prefix}.before_attention"),

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from model_server.engine.islands.island_pipeline import IslandPipeline
 from model_server.engine.limits import EngineLimits
+from model_server.loading.stages.island_stages import IslandPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.models.weights.sharding import Layout
 from tests.model_server.engine.media.tiny_vision_model import TinyVisionModel, served

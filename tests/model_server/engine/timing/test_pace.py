@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.timing.pace import CREDIT_S, GRANT_S, RATIO, Pace
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.timing.step_times import CREDIT_S, GRANT_S, RATIO, Pace, StepTimes
 from model_server.engine.types import Row, Step
 from tests.model_server.examples import examples
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.loading.audio.audio_batches import AudioBatches
+from model_server.loading.audio.audio_loading import AudioBatches
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loaded_batches import ONLY
 from model_server.loading.loader import ModelLoader, make_loader

@@ -15,7 +15,7 @@ import pytest
 
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loader import ModelLoader
-from model_server.serving.transcripts.transcription import Transcription
+from model_server.serving.passes.sounds import Transcription
 from model_server.sharing.audio.spectrogram import spectrogram
 from sax.speech.transcripts import TranscriptRequest
 from tests.model_server.loading.loads import quiet, spec_of

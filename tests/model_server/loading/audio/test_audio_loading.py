@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.loading.audio.audio_batches import AudioBatches
+from model_server.loading.audio.audio_loading import AudioBatches
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.models.audio import whisper

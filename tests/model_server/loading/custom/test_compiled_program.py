@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model_server.loading.compile_watch import CompileWatch
-from model_server.loading.custom.compiled_program import CompiledProgram
+from model_server.loading.custom.custom_loading import CompiledProgram
 from model_server.loading.custom.loaded_custom import CustomRequest
 from model_server.models.custom import CustomMethod, CustomProgram
 from sax.errors import Internal, InvalidRequest, LoadFailed, SaxError

@@ -16,7 +16,7 @@ import jax
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.vision.loaded_vision import LoadedVision
-from model_server.loading.vision.vision_batches import VisionBatches
+from model_server.loading.vision.vision_loading import VisionBatches
 from tests.model_server.loading.vision.images import golden_of, load, pixels_of, write_case
 from tests.model_server.many_devices import write_results
 

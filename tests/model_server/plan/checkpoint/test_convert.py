@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.plan.checkpoint import commands
+from model_server.plan import commands
 from model_server.plan.checkpoint.convert import (
     FORMATS,
     MAX_SHARD,

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_server.models.registry import fitting_classes
-from model_server.plan.checkpoint import commands
+from model_server.plan import commands
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
 from sax.command import run_alone

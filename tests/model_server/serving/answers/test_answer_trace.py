@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from model_server.engine.request import PromptChunk, SequenceUpdate
 from model_server.engine.types import RowResult
-from model_server.serving.answers.answer_trace import AnswerTrace
-from model_server.serving.answers.request_times import RequestTimes
+from model_server.serving.answers.request_account import AnswerTrace, RequestTimes
 from model_server.serving.handler import GENERATE_STREAM
 from model_server.serving.metrics.request_tally import RequestTally
 from sax.tracing.trace_context import TraceContext

@@ -2,7 +2,7 @@
 
 from model_server.engine.request import SequenceUpdate
 from model_server.engine.types import RowResult
-from model_server.serving.answers.request_times import RequestTimes
+from model_server.serving.answers.request_account import RequestTimes
 from model_server.serving.metrics.request_tally import BucketCounts, RequestTally
 
 ARRIVED_S = 100.0

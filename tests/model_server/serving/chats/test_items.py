@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from model_server.serving.chats.items import message_of
-from model_server.sharing.audio.sounds import decoded
+from model_server.services.saxml_services import message_of
+from model_server.sharing.audio.worker import decoded
 from sax.chat import Message, Sound
 from sax.proto import multimodal_pb2
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import urllib.request
 
-from model_server.flags import make_config
+from model_server.flags.command_line import make_config
 from sax.activity import Activity
 from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
 from tests.model_server.fake_server import MODEL, Stream, serving

@@ -5,8 +5,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from model_server.serving.metrics.registry import ModelServerMetrics
-from model_server.serving.metrics.vllm_names import NAMES, OLDER
+from model_server.serving.metrics.registry import NAMES, OLDER, ModelServerMetrics
 
 MODEL = "/sax/test/m"
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from model_server.loading.sounds.sound_decoder import DecodedSound, SoundDecoder
+from model_server.loading.images.sound_decoder import DecodedSound, SoundDecoder
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.sounds import transcribed
 from model_server.serving.query_cost import BatchCost

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from model_server.sharing.audio.process import RefusedSound
-from model_server.sharing.audio.sounds import Resampler, decoded
+from model_server.sharing.audio.worker import Resampler, decoded
 from tests.each_case import each_case
 
 HERE = 16_000  # samples a second

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model_server.text.untrusted.growth import are_known, check_growth
+from model_server.text.untrusted.encoder import are_known, check_growth
 from model_server.text.vocabularies.cutting import CUTTINGS
 from sax.errors import CheckpointError
 from tests.each_case import each_case

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.cli.bench.goodput import ServiceLimit, good, parse_limits
-from sax.cli.bench.outcome import Outcome
+from sax.cli.bench.report import Outcome, ServiceLimit, good, parse_limits
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 

@@ -15,8 +15,8 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from sax.cli.bench.load_plan import PlannedRequest
 from sax.cli.bench.measuring import AnswerPart, BenchRun, OpenAiTarget
-from sax.cli.bench.workload import PlannedRequest
 from sax.errors import InvalidRequest, ModelNotFound, QueueFull, SaxError, Unavailable
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.cli.bench.percentiles import SHOWN, distribution, percentile
+from sax.cli.bench.report import SHOWN, distribution, percentile
 
 TIMES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 

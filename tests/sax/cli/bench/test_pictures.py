@@ -7,10 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.cli.bench.goodput import ServiceLimit
-from sax.cli.bench.outcome import Outcome
-from sax.cli.bench.picture import draw
-from sax.cli.bench.report import make_report
+from sax.cli.bench.report import Outcome, ServiceLimit, draw, make_report
 from sax.cli.commands.bench import counted, histogram
 
 SVG = "{http://www.w3.org/2000/svg}"

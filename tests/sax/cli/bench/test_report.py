@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from sax.cli.bench.goodput import ServiceLimit
-from sax.cli.bench.outcome import Outcome
-from sax.cli.bench.report import as_lines, as_value, make_report
+from sax.cli.bench.report import Outcome, ServiceLimit, as_lines, as_value, make_report
 
 WHOLE = Outcome(sent_s=1.0, pieces_s=(1.5, 2.0), ended_s=2.0, prompt_tokens=10, tokens=4, wanted=4)
 SHORT = Outcome(sent_s=2.0, pieces_s=(2.25,), ended_s=3.0, prompt_tokens=30, tokens=1, wanted=4)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
-from sax.cli.bench.workload import WORDS, RequestSizes, planned, poisson
+from sax.cli.bench.load_plan import WORDS, RequestSizes, planned, poisson
 from tests.demo_model import demo_model
 
 SIZES = st.builds(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model_server.flags import make_config
+from model_server.flags.command_line import make_config
 from model_server.multihost.membership import membership
 from model_server.pathways.roles.flags import parse
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports, default_compile_cache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from model_server.text.tokenizer import HfTokenizer
-from sax.cli.bench.workload import drawn
+from sax.cli.bench.load_plan import drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,158 @@
+"""Reads calls of tools as a CallForm says that the model writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from sax.call_form import FUNCTIONS_ID, GEMMA, ID, INDEX, NAME, Arguments, CallForm, IdForm
+from sax.dialects.bare_values import Kinds, read_loose, read_pairs
+from sax.dialects.call_object import call_object
+from sax.dialects.nested_tags import read_tags
+from sax.dialects.python_call import read_python
+from sax.dialects.text_reader import Reading, TextReader
+
+_SLOTS = re.compile(f"([{NAME}{ID}{INDEX}])")
+_ID, _NUMBER = re.compile(r"[\w:.+/=-]+"), re.compile(r"\d+")
+_LONGEST = 128  # characters of an id
+_FENCE = "```tool_code"  # Gemma 3
+
+
+def with_variants(form: CallForm) -> tuple[CallForm, ...]:
+    """Return the form, and others that models write where nothing marks their calls."""
+    if form.mark:
+        return (form,)
+    if form.arguments == Arguments.PYTHON:
+        fenced = replace(form, mark=_FENCE, begin=f"{_FENCE}\n[", end="]\n```")
+        return (form, fenced, replace(fenced, begin=f"{_FENCE}\n", end="\n```"))
+    if form.arguments == Arguments.OBJECT and not form.begin:
+        tags = ("<|python_tag|>", "<|python_start|>")  # Llama 3 and 4
+        listed = replace(GEMMA, mark=tags[1], begin=f"{tags[1]}[")
+        return (form, *(replace(form, mark=tag, begin=tag) for tag in tags), GEMMA, listed)
+    return (form,)
+
+
+def read_calls(
+    reader: TextReader, *, forms: Sequence[CallForm], kinds: Mapping[str, Kinds]
+) -> Reading:
+    """Read content and calls in any of the forms. kinds: by tool, the types of its parameters."""
+    read = partial(_calls, reader, kinds=kinds)
+    if not (yield from _first(reader, [form for form in forms if not form.mark], read)):
+        reader.at = 0
+    marks = tuple(dict.fromkeys(form.mark for form in forms if form.mark))
+    while mark := (yield from reader.until(marks)):
+        if not (yield from _first(reader, [form for form in forms if form.mark == mark], read)):
+            reader.say(mark + reader.text[: reader.at])
+            reader.forget()
+
+
+_Read = Callable[[CallForm], Generator[None, None, bool]]
+
+
+def _first(
+    reader: TextReader, forms: Sequence[CallForm], read: _Read
+) -> Generator[None, None, bool]:
+    """Read calls in the first form that has one here. False: none has, and what was looked at is
+    behind the place."""
+    furthest = 0
+    for form in forms:
+        reader.at = 0
+        if (yield from read(form)):
+            return True
+        furthest = max(furthest, reader.at)
+    reader.at = furthest
+    return False
+
+
+def _calls(
+    reader: TextReader, form: CallForm, *, kinds: Mapping[str, Kinds]
+) -> Generator[None, None, bool]:
+    """Read calls behind their mark. False: there is none."""
+    opened = form.opening.removeprefix(form.mark)
+    if not (yield from _call(reader, form, opened, kinds)):
+        return False
+    while True:
+        yield from reader.spaced(form.tail.removeprefix(_read_with(form)))
+        reader.forget()
+        if form.end.strip() and (yield from reader.spaced(form.end)):
+            reader.forget()
+            return True
+        yield from reader.spaced(form.between)
+        if not (yield from _call(reader, form, form.head, kinds)):
+            reader.at = 0
+            return True
+
+
+def _read_with(form: CallForm) -> str:
+    """Return what of the tail is read with the arguments."""
+    if form.arguments == Arguments.OBJECT:
+        return form.tail[: len(form.tail) - len(form.tail.lstrip(" \n\t}"))]
+    return ")" if form.arguments == Arguments.PYTHON else ""
+
+
+def _call(
+    reader: TextReader, form: CallForm, head: str, kinds: Mapping[str, Kinds]
+) -> Generator[None, None, bool]:
+    """Read one call behind what the head begins with. False: there is none, and nothing but
+    `reader.at` has changed."""
+    if form.arguments == Arguments.OBJECT:
+        if not (yield from reader.spaced(head.partition("{")[0])):
+            return False
+        yield from reader.blank()
+        return (yield from call_object(reader, form.name_key, form.arguments_key))
+    found = yield from _head(reader, head)
+    if found is None:
+        return False
+    name, id = found
+    if form.ids == IdForm.FUNCTIONS:
+        id = FUNCTIONS_ID.replace(NAME, name).replace(INDEX, id)
+    begin = partial(reader.begin_call, name, id)
+    match form.arguments:
+        case Arguments.PYTHON:
+            return (yield from read_python(reader, name, id))
+        case Arguments.PAIRS:
+            made = yield from read_pairs(reader, form, begin, kinds.get(name, {}))
+        case Arguments.TAGS:
+            made = yield from read_tags(reader, form, begin, kinds.get(name, {}))
+        case Arguments.LOOSE:
+            made = yield from read_loose(reader, form, begin)
+        case _:
+            made = yield from _json(reader, begin)
+    if made:
+        reader.end_call()
+    return made
+
+
+def _json(reader: TextReader, begin: Callable[[], None]) -> Generator[None, None, bool]:
+    yield from reader.blank()
+    if not (yield from reader.next_is("{")):
+        return False
+    begin()
+    yield from reader.arguments()
+    return True
+
+
+def _head(reader: TextReader, head: str) -> Generator[None, None, tuple[str, str] | None]:
+    """Read the texts before the arguments, and return the name and the id or number ("": none) in
+    them; None: they do not stand here."""
+    name = id = ""
+    for part in _SLOTS.split(head):
+        if part in (NAME, ID, INDEX):
+            yield from reader.blank()
+        if part == NAME:
+            read = yield from reader.name()
+            if not read or (name and read != name):
+                return None
+            name = read
+        elif part in (ID, INDEX):
+            found = yield from reader.matched(_ID if part == ID else _NUMBER, _LONGEST)
+            if found is None:
+                return None
+            reader.at = found.end()
+            id = found[0]
+        elif not (yield from reader.spaced(part)):
+            return None
+    return name, id
