@@ -172,13 +172,14 @@ soak: dev model minilm
 
 # Clients as their makers publish them, in environments of their own, against one cell. A run of all
 # is recorded, and its table written into docs/reference/compatibility.md.
-CLIENTS := clients clients-aiperf clients-schemathesis
+CLIENTS := clients clients-aiperf clients-schemathesis clients-aider clients-agents
 clients: dev model $(CLIENTS:%=$(CACHE)/clients/%/installed) $(CACHE)/clients/npm/installed
 	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "nightly" tests/tools/clients/test_clients.py $(PYTEST_FLAGS)
 	$(BIN)/python -m tests.tools.clients.page
 
 # Coding agents; without npm their checks are skipped.
-AGENTS := @anthropic-ai/claude-code @openai/codex opencode-ai @qwen-code/qwen-code
+AGENTS := @anthropic-ai/claude-code @openai/codex opencode-ai @qwen-code/qwen-code \
+	ai @ai-sdk/openai @ai-sdk/openai-compatible @ai-sdk/anthropic zod
 $(CACHE)/clients/npm/installed:
 	mkdir -p $(@D)
 	@if command -v npm >/dev/null; then \

@@ -8,8 +8,8 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field
 
 from sax.errors import InvalidRequest
-from sax.fields.field import Kind, RequestField, RequestRoute, longer, size_of
-from sax.fields.table import FIELD_NAME_BYTES, MOST_FIELDS, field
+from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.fields.table import FIELD_NAME_LENGTH, MOST_FIELDS, field
 
 
 def bounded(route: RequestRoute, name: str) -> BeforeValidator:
@@ -110,9 +110,9 @@ def check_names(fields: Mapping[str, object], at: str = "") -> None:
             param=at.rstrip(".") or "body",
         )
     for name in fields:
-        if longer(name, FIELD_NAME_BYTES):
+        if len(name) > FIELD_NAME_LENGTH:
             raise InvalidRequest(
-                f"{at}{name[:20]}... is a field name of {size_of(name)} bytes; the longest known "
-                f"has fewer than {FIELD_NAME_BYTES}: leave it out",
+                f"{at}{name[:20]}... is a field name of {len(name)} characters; at most "
+                f"{FIELD_NAME_LENGTH} are read: leave it out",
                 param=at.rstrip(".") or "body",
             )

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.sampling import SAMPLING
-from sax.fields.table import fields_of
+from sax.fields.table import FIELD_NAME_LENGTH, fields_of
 from sax.names import MODEL_NAME_PATTERN
 
 Schema = dict[str, Any]
@@ -147,6 +147,8 @@ class RequestBody:
             said = properties[name].get("description", "")
             properties[name]["description"] = f"{said} {remark}".strip()
         schema["additionalProperties"] = not self.closed
+        if not self.closed:
+            schema["propertyNames"] = {"maxLength": FIELD_NAME_LENGTH}
         return schema | ({"allOf": list(self.rules)} if self.rules else {})
 
 

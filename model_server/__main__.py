@@ -12,11 +12,11 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
 from model_server.config import HUNG, ModelServerConfig, drained_status
+from model_server.engine.worker import jobs_run
 from model_server.flags.command_line import make_config
 from model_server.multihost.membership import membership
 from model_server.process.health_page import HealthPage
@@ -95,15 +95,12 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit, even if a load that cannot be stopped, or a step that hangs, still holds a thread."""
+    """Exit, even if a job that cannot be stopped, such as a load, or a step that hangs, still holds
+    a thread."""
     logging.shutdown()
     # The client of a proxy server calls back while the interpreter ends, which aborts it.
     proxied = "proxy" in os.environ.get("JAX_PLATFORMS", "").split(",")
-    if (
-        status == HUNG
-        or proxied
-        or any(thread.name.startswith("load ") for thread in threading.enumerate())
-    ):
+    if status == HUNG or proxied or jobs_run():
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

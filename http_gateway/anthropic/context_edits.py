@@ -45,11 +45,6 @@ class ClearThinking:
 
     keep: int | None  # turns; None: all
 
-    @property
-    def counts(self) -> bool:
-        """True if the prompt's tokens decide whether the edit is made."""
-        return False
-
     def cleared(self, chat: Chat) -> tuple[Chat, int]:
         """Return the chat, and the number of turns that lost their reasoning."""
         thought = [n for n, each in enumerate(chat) if each.reasoning]
@@ -74,10 +69,6 @@ class ClearToolUses:
     at_least: int = 0  # tokens; fewer are not worth a prompt that is not cached
     exclude: frozenset[str] = frozenset()
     inputs: frozenset[str] | bool = False  # of these tools, or of all, the arguments go, too
-
-    @property
-    def counts(self) -> bool:
-        return self.trigger_tokens is not None
 
     def cleared(self, chat: Chat) -> tuple[Chat, int]:
         """Return the chat, and the number of calls that lost their results."""

@@ -85,8 +85,12 @@ class ItemQuery(PageQuery):
 
 
 def _described(model: type[BaseModel], *, items: bool = True) -> RequestBody:
-    replaced = {"items": items_schema(most=MOST_ITEMS, least=0)} if items else {}
-    return RequestBody(model=model, route=_ROUTE, replaced=replaced)
+    if not items:
+        return RequestBody(model=model, route=_ROUTE)
+    many = items_schema(most=MOST_ITEMS, least=0)
+    if not model.model_fields["items"].is_required():
+        many = {"anyOf": [many, {"type": "null"}]}
+    return RequestBody(model=model, route=_ROUTE, replaced={"items": many})
 
 
 def _path(name: str, what: str) -> Schema:

@@ -54,7 +54,8 @@ _COMMON = {
     "ESCAPED_STRING": r'"(?:[^"\\\n]|\\.)*"',
 }
 _MOST = 64 << 10  # characters of a regex on the way; the field's own bound is checked by the caller
-_DEEPEST = 64  # brackets inside each other, and rules inside each other
+_DEEPEST = 64  # brackets and rules inside each other
+_ESCAPE, _ESCAPES = re.compile(r"\\(.)"), frozenset('\\"Uuxnftr')
 _META = frozenset(r"\.+*?()|[]{}^$")
 
 
@@ -171,7 +172,7 @@ class _Token(NamedTuple):
 
 def lark_pattern(definition: str) -> str:
     """Return the regex of the rule `start`. Raises NotRegular."""
-    return _LarkRules(definition).pattern_of("start", ())
+    return _LarkRules(definition).pattern_of("start", (), 0)
 
 
 class _LarkRules:
@@ -185,19 +186,25 @@ class _LarkRules:
                 self._import(found["common"], found["alias"])
             elif found["rule"]:
                 name = found["rule"].rstrip(": \t").lstrip("!?").partition(".")[0]
-                rule = self._rules[name] = []
+                rule = self._begin(name)
             elif rule is None:
                 raise NotRegular(f"{found[0]!r} is before the first rule")
             else:
                 rule.append(_Token(str(found.lastgroup), found[0]))
+
+    def _begin(self, name: str) -> list[_Token]:
+        if name in self._rules:
+            raise NotRegular(f"the rule {name} is there twice")
+        return self._rules.setdefault(name, [])
 
     def _import(self, name: str, alias: str | None) -> None:
         if name not in _COMMON:
             raise NotRegular(f"common.{name} is not known here: write it as a regex")
         self._common[alias or name] = _COMMON[name]
 
-    def pattern_of(self, name: str, above: tuple[str, ...]) -> str:
-        if name in above or len(above) > _DEEPEST:
+    def pattern_of(self, name: str, above: tuple[str, ...], depth: int) -> str:
+        """above, depth: the rules, and the brackets and rules, that this one stands in."""
+        if name in above or depth > _DEEPEST:
             raise NotRegular(f"the rule {name} goes in a circle, or too deep")
         if name in self._common:
             return self._common[name]
@@ -205,7 +212,7 @@ class _LarkRules:
             raise NotRegular(f"there is no rule {name}")
         if name not in self._done:
             reader = _Expansion(self, self._rules[name], (*above, name))
-            self._done[name] = reader.whole()
+            self._done[name] = reader.whole(depth + 1)
         return self._done[name]
 
 
@@ -229,8 +236,8 @@ class _Expansion:
         self._names = names
         self._at = 0
 
-    def whole(self) -> str:
-        pattern = self._choice(0)
+    def whole(self, depth: int) -> str:
+        pattern = self._choice(depth)
         if self._at < len(self._tokens):
             raise NotRegular(f"{self._tokens[self._at].text!r} stands where nothing can")
         return pattern
@@ -248,15 +255,15 @@ class _Expansion:
         if depth > _DEEPEST:
             raise NotRegular("its brackets are too deep")
         ways = [self._sequence(depth)]
+        length = len(ways[0])
         while self._mark("|"):
             ways.append(self._sequence(depth))
-        made = ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
-        if len(made) > _MOST:
-            raise NotRegular("its regex is too long")
-        return made
+            length = _bounded(length + len(ways[-1]))
+        return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
     def _sequence(self, depth: int) -> str:
         parts: list[str] = []
+        length = 0
         while self._at < len(self._tokens):
             if self._mark("->"):  # a name for a tree, which nobody builds
                 self._at += 1
@@ -264,6 +271,7 @@ class _Expansion:
             if self._tokens[self._at].text in ("|", ")", "]"):
                 break
             parts.append(self._repeated(depth))
+            length = _bounded(length + len(parts[-1]))
         return "".join(parts)
 
     def _repeated(self, depth: int) -> str:
@@ -274,6 +282,8 @@ class _Expansion:
             least = most = self._number()
             if self._mark(".."):
                 most = self._number()
+            if most < least:
+                raise NotRegular(f"~{least}..{most} asks for fewer than it must")
             return f"(?:{pattern}){{{least},{most}}}"
         return pattern
 
@@ -302,18 +312,27 @@ class _Expansion:
             case "regex":
                 return _regex(text)
             case "name":
-                return f"(?:{self._grammar.pattern_of(text, self._names)})"
+                return f"(?:{self._grammar.pattern_of(text, self._names, depth)})"
             case _:
                 raise NotRegular(f"{text!r} stands where nothing can")
 
     def _string(self, text: str) -> str:
         if self._mark(".."):
-            first, last = _literal(text), _literal(self._next().text)
-            if len(first) != 1 or len(last) != 1:
-                raise NotRegular(f"the range of {text} is none of single characters")
+            end = self._next()
+            if end.kind != "string":
+                raise NotRegular(f"{end.text!r} stands for the end of the range of {text}")
+            first, last = _literal(text), _literal(end.text)
+            if len(first) != 1 or len(last) != 1 or last < first:
+                raise NotRegular(f"the range of {text} is none of single characters in order")
             return f"[{_in_class(first)}-{_in_class(last)}]"
         plain = _escaped(_literal(text.removesuffix("i")))
         return f"(?i:{plain})" if text.endswith("i") else plain
+
+
+def _bounded(length: int) -> int:
+    if length > _MOST:
+        raise NotRegular("its regex is too long")
+    return length
 
 
 def _regex(text: str) -> str:
@@ -325,11 +344,14 @@ def _regex(text: str) -> str:
 
 
 def _literal(text: str) -> str:
+    """Return what a text between quotes says. A backslash before any other letter is one."""
+    source = _ESCAPE.sub(lambda found: found[0] if found[1] in _ESCAPES else "\\" + found[0], text)
     try:
-        value = ast.literal_eval(text)
+        value = str(ast.literal_eval(source))
+        value.encode()
     except (ValueError, SyntaxError) as exc:
         raise NotRegular(f"{text} is no text: {exc}") from exc
-    return str(value)
+    return value
 
 
 def _escaped(text: str) -> str:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 _Jobs = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+_LAST_S = 2.0  # for the jobs that run when the interpreter ends
+_running: set[Future[Any]] = set()
+_ending = threading.Event()
+
+
+def jobs_run() -> bool:
+    """True while some worker of this process runs a job."""
+    return bool(_running)
+
+
+@atexit.register
+def _end_jobs() -> None:
+    """Let jobs end: a thread that comes back from native code to an interpreter that has ended
+    crashes the process."""
+    _ending.set()
+    wait(set(_running), _LAST_S)
 
 
 class Worker:
@@ -73,13 +90,16 @@ def _start(name: str, jobs: _Jobs, stack: int) -> None:
 
 def _work(jobs: _Jobs) -> None:
     # References only the queue, so that an unreferenced worker is stopped.
-    while (next_job := jobs.get()) is not None:
+    while (next_job := jobs.get()) is not None and not _ending.is_set():
         future, job = next_job
         if future.set_running_or_notify_cancel():
+            _running.add(future)
             try:
                 future.set_result(job())
             except BaseException as exc:
                 future.set_exception(exc)
+            finally:
+                _running.discard(future)
         del next_job, future, job  # keep no request alive while waiting
 
 

@@ -6,10 +6,10 @@ closing one, or one of its enum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
-from model_server.text.dialect import types_of
+from model_server.text.dialect import SchemaTypes
 from sax.call_form import Arguments, CallForm
 
 Format = dict[str, Any]
@@ -69,14 +69,17 @@ def arguments_format(form: CallForm, schema: dict[str, Any]) -> Format:
 
 def _members(schema: Mapping[str, Any], style: _Style, separator: str) -> Format:
     """Return the pairs of an object: required ones, and others or none of them."""
-    properties = schema.get("properties")
+    properties, needed = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict) or not schema.keys() <= _PLAIN:
         if schema.get("additionalProperties") is False and schema.keys() <= _PLAIN:
             return const("")
         return _listed(style.any_pair(), separator)
-    items = cast("dict[str, Any]", properties).items()
-    required = frozenset(cast("Iterable[str]", schema.get("required", ())))
-    pairs = {key: style.pair(key, value) for key, value in items}
+    known = cast("dict[str, Any]", properties)
+    names = cast("list[Any]", needed) if isinstance(needed, list) else []
+    required = [name for name in names if isinstance(name, str)]
+    other = schema.get("additionalProperties", {})
+    others = {} if other is False else {name: other for name in required if name not in known}
+    pairs = {key: style.pair(key, value) for key, value in {**known, **others}.items()}
     if not separator:
         return in_row(
             *(pair if key in required else either(pair, const("")) for key, pair in pairs.items())
@@ -109,6 +112,7 @@ class _Style:
         """root: the schema that references point into."""
         self.form = form
         self.root = root
+        self.types = SchemaTypes(root)
         self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
 
     def pair(self, key: str, schema: Any) -> Format:
@@ -120,7 +124,7 @@ class _Style:
 
     def json(self, schema: Any) -> Format:
         """Return a value as JSON, or a word of Python for one that is true, false or null."""
-        types = types_of(schema, self.root)
+        types = self.types.of(schema)
         if self.form.python_words and types <= {"boolean", "null"} and isinstance(schema, dict):
             words = {"boolean": ("True", "False", "true", "false"), "null": ("None", "null")}
             if not {"enum", "const"} & cast("dict[str, Any]", schema).keys():
@@ -139,7 +143,7 @@ class _Style:
 
 class _Pairs(_Style):
     def pair(self, key: str, schema: Any) -> Format:
-        form, types = self.form, types_of(schema, self.root)
+        form, types = self.form, self.types.of(schema)
         begin = form.pair + key
         if form.quoted:
             return tag(begin + form.behind_key("string"), self.json(schema), form.close)
@@ -159,7 +163,7 @@ class _Pairs(_Style):
     def _typed(self, begin: str, schema: Any, types: list[str]) -> list[Format]:
         """Return the values that are no texts, by what stands before them."""
         colons = {kind: self.form.behind_key(kind) for kind in types}
-        if len(set(colons.values())) == 1 and types_of(schema, self.root) == set(types):
+        if len(set(colons.values())) == 1 and self.types.of(schema) == set(types):
             return [tag(begin + colons[types[0]], self.json(schema), self.form.close)]
         return [
             tag(begin + colon, self.json({"allOf": [schema, {"type": kind}]}), self.form.close)
@@ -190,7 +194,7 @@ class _Tags(_Style):
         return tag(form.pair + key + colon, content, form.close + key + colon)
 
     def _values(self, schema: Any) -> list[Format]:
-        types = types_of(schema, self.root)
+        types = self.types.of(schema)
         parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
         options: list[Format] = []
         if "string" in types:
@@ -198,6 +202,7 @@ class _Tags(_Style):
             options.append(either(*map(const, known)) if known else _ANY)
         if self._depth < _DEEPEST:
             inner = _Tags(self.form, self.root, self._depth + 1)
+            inner.types = self.types
             if "array" in types:
                 item = inner.pair(self.form.item, parts.get("items", {}))
                 options.append(_listed(item, ""))
@@ -223,8 +228,12 @@ class _Loose(_Style):
         self._depth = depth
 
     def object(self, schema: Mapping[str, Any]) -> Format:
+        return in_row(const("{"), _members(schema, self._inner(), ","), const("}"))
+
+    def _inner(self) -> _Loose:
         inner = _Loose(self.form, self.root, self._depth + 1)
-        return in_row(const("{"), _members(schema, inner, ","), const("}"))
+        inner.types = self.types
+        return inner
 
     def pair(self, key: str, schema: Any) -> Format:
         return in_row(const(f"{key}:"), self._value(schema))
@@ -233,7 +242,7 @@ class _Loose(_Style):
         return in_row(_KEY, const(":"), self._value({}))
 
     def _value(self, schema: Any) -> Format:
-        types = types_of(schema, self.root)
+        types = self.types.of(schema)
         parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
         deep = self._depth >= _DEEPEST
         options = [
@@ -256,6 +265,5 @@ class _Loose(_Style):
         return tag(quote, _ANY, quote)
 
     def _array(self, parts: Mapping[str, Any]) -> Format:
-        inner = _Loose(self.form, self.root, self._depth + 1)
-        items = inner._value(parts.get("items", {}))
+        items = self._inner()._value(parts.get("items", {}))
         return in_row(const("["), _listed(items, ","), const("]"))

@@ -36,7 +36,16 @@ _CHECKED = (
 )
 # Keywords whose own subschemas count as evaluated, beside those of the same object.
 _APPLIED = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$dynamicRef")
-_AROUND = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(\(\?(?:[=!]|<[=!]))|(\()|(\))", re.DOTALL)
+# Words' ends, escapes and classes; how a group that looks around begins, another one, and the end.
+_AROUND = re.compile(
+    r"(\\[bB])|\\.|\[(?:\\.|[^\]\\])*(?:\]|\Z)|(\(\?(?:[=!]|<[=!]))|(\()|(\))", re.DOTALL
+)
+_COUNTS = tuple(
+    f"{side}{what}"
+    for side in ("min", "max")
+    for what in ("Properties", "Items", "Length", "Contains")
+)
+_REPEATS = frozenset("*+?{")
 _BACK = re.compile(r"(?:[^\\]|^)(?:\\\\)*\\[1-9k]")
 
 
@@ -49,6 +58,9 @@ class Weakening:
 
     def weaken(self, parts: Schema) -> Schema | bool:
         """Change one part, whose own parts are converted already; False: it allows nothing."""
+        for key in _COUNTS:
+            if isinstance(count := parts.get(key), float) and count.is_integer():
+                parts[key] = int(count)
         for key, values in _SILENT.items():
             if key in parts and any(_same(parts[key], each) for each in values):
                 del parts[key]
@@ -95,7 +107,8 @@ class Weakening:
         allowed = [given["const"]] if "const" in given else given.get("enum")
         others = parts.get("additionalProperties", True)
         known = cast("Schema", parts.get("properties", {}))
-        extra = given.keys() - {"const", "enum", "type", "title", "description"}
+        said = "const" if "const" in given else "enum"
+        extra = given.keys() - {said, "type", "title", "description"}
         if isinstance(allowed, list):
             every = [name for name in cast("list[Any]", allowed) if isinstance(name, str)]
             parts["properties"] = {name: known.get(name, others) for name in every}
@@ -117,7 +130,7 @@ class Weakening:
         known = parts.get("properties")
         if not isinstance(known, dict) or not known:
             return
-        required = _texts(parts.get("required"))
+        required = [*dict.fromkeys(_texts(parts.get("required")))]
         optional = [name for name in cast("Schema", known) if name not in required]
         closed = parts.get("additionalProperties") is False and "patternProperties" not in parts
         if not optional:
@@ -161,11 +174,23 @@ class Weakening:
                 parts["pattern"] = left
         by_pattern = parts.get("patternProperties")
         if isinstance(by_pattern, dict):
-            changed = {key: plain_pattern(key) for key in cast("Schema", by_pattern)}
-            if any(left != key for key, left in changed.items()):
-                self.dropped.add("patternProperties")
-                kept = {left or "": by_pattern[key] for key, left in changed.items()}
-                parts["patternProperties"] = kept
+            self._match_names(parts, cast("Schema", by_pattern))
+
+    def _match_names(self, parts: Schema, by_pattern: Schema) -> None:
+        """Leave out what is said of names by patterns that change: others would match, too."""
+        changed = {key: plain_pattern(key) for key in by_pattern}
+        if all(left == key for key, left in changed.items()):
+            return
+        self.dropped.add("patternProperties")
+        key, left = next(iter(changed.items()))
+        alone = len(changed) == 1 and parts.get("additionalProperties") is False
+        if alone and (not parts.get("properties") or by_pattern[key] in (True, {})):
+            parts["patternProperties"] = {left or "": by_pattern[key]}
+            return
+        parts["patternProperties"] = {
+            key: by_pattern[key] for key in changed if changed[key] == key
+        }
+        parts.pop("additionalProperties", None)
 
 
 _MOST_WAYS = 8  # of one property among those that may be there
@@ -181,16 +206,19 @@ def plain_pattern(pattern: str) -> str | None:
     made: list[str] = []
     depth, skipped, done = 0, 0, 0  # skipped: the depth of the group that is left out, from 1 on
     for found in _AROUND.finditer(pattern):
-        looks, opens, closes = found.groups()
-        if looks or opens:
-            depth += 1
-            if looks and not skipped:
-                made.append(pattern[done : found.start()])
-                skipped = depth
+        word, looks, opens, closes = found.groups()
+        depth += bool(looks or opens)
+        if (looks or word) and not skipped:
+            made.append(pattern[done : found.start()])
+            skipped = depth if looks else 0
+            done = found.end()
         elif closes:
             if depth == skipped:
                 skipped, done = 0, found.end()
             depth -= 1
+        # Nothing, as often as is said behind it.
+        if made and done == found.end() and not skipped and pattern[done : done + 1] in _REPEATS:
+            made.append("(?:)")
     return pattern if not made else "".join(made) + pattern[done:]
 
 
@@ -206,14 +234,18 @@ def _refer(parts: Schema) -> None:
             del parts[key]
 
 
+_UNEVALUATED = (
+    ("unevaluatedProperties", "additionalProperties"),
+    ("unevaluatedItems", "items"),
+)
+
+
 def _evaluate(parts: Schema) -> None:
     """Say of what is not evaluated that it is additional, where nothing else evaluates."""
     if parts.keys() & {*_APPLIED}:
         return
-    for unevaluated, additional in (
-        ("unevaluatedProperties", "additionalProperties"),
-        ("unevaluatedItems", "items"),
-    ):
+    kinds = _UNEVALUATED if "contains" not in parts else _UNEVALUATED[:1]  # it evaluates items
+    for unevaluated, additional in kinds:
         if unevaluated in parts:
             value = parts.pop(unevaluated)
             if not isinstance(parts.get("items"), list) or additional != "items":
@@ -231,7 +263,9 @@ def _denied(denied: object) -> list[str]:
         return []
     kinds = cast("Schema", denied)["type"]
     found = cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]
-    return [] if "integer" in found else [str(kind) for kind in found]
+    if "integer" in found:
+        return []
+    return [str(kind) for kind in found] + ["integer"] * ("number" in found)
 
 
 def _pattern_of(names: Schema) -> str | None:

@@ -68,10 +68,11 @@ class CompileWatch:
     def _listen(self, event: str, duration_secs: float, **about: Any) -> None:
         if event != _EVENT:
             return
+        name = str(about.get("fun_name", "a function"))
         if (compiles := self._loading.get()) is not None:
-            compiles.add(str(about.get("fun_name", "a function")), duration_secs)
+            compiles.add(name, duration_secs)
             return
         self.while_serving += 1
-        logger.error("a program was compiled while serving (%.2f s): this is a bug", duration_secs)
+        logger.error("%s was compiled while serving (%.2f s): this is a bug", name, duration_secs)
         if self._strict:
             raise RuntimeError("a program was compiled while serving")

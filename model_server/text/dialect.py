@@ -115,13 +115,14 @@ def _parameters(source: str, item: str) -> dict[str, list[str]]:
     if not isinstance(schema, dict):
         return {}
     root = cast("dict[str, Any]", schema)
+    types = SchemaTypes(root)
     found: dict[str, list[str]] = {}
     waiting = [("", root)]
     while waiting and len(found) < _MOST_PATHS:
         path, parts = waiting.pop()
         for key, value in _members(parts, item if path else "").items():
             at = f"{path}.{key}" if path else key
-            found[at] = sorted(types_of(value, root))
+            found[at] = sorted(types.of(value))
             if item and isinstance(value, dict) and at.count(".") < _DEEPEST:
                 waiting.append((at, cast("dict[str, Any]", value)))
     return {key: types for key, types in found.items() if len(types) < len(_JSON_TYPES)}
@@ -144,29 +145,49 @@ _PYTHON: dict[type, str] = {
 }
 
 
-def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
-    """Return the JSON types that a schema allows, with integers among numbers."""
-    every = frozenset(_JSON_TYPES)
-    if not isinstance(schema, dict) or depth > 8:
-        return every
-    parts = cast("dict[str, Any]", schema)
-    if isinstance(ref := parts.get("$ref"), str):
-        return types_of(_pointed(root, ref), root, depth + 1)
-    allowed = every
-    if "type" in parts:
-        given = parts["type"] if isinstance(parts["type"], list) else [parts["type"]]
-        named = cast("list[Any]", given)
-        allowed &= {"number" if each == "integer" else str(each) for each in named}
-    values: Any = [parts["const"]] if "const" in parts else parts.get("enum")
-    if isinstance(values, list):
-        allowed &= {_PYTHON.get(type(value), "") for value in cast("list[Any]", values)}
-    for word in ("anyOf", "oneOf"):
-        if isinstance(options := parts.get(word), list):
-            each = (types_of(one, root, depth + 1) for one in cast("list[Any]", options))
-            allowed &= frozenset[str]().union(*each)
-    for one in cast("list[Any]", parts.get("allOf") or []):
-        allowed &= types_of(one, root, depth + 1)
-    return allowed or every
+_EVERY = frozenset(_JSON_TYPES)
+
+
+class SchemaTypes:
+    """Tells the JSON types that parts of a schema allow, with integers among numbers.
+
+    Each part is looked at once: parts may refer to each other, and to themselves.
+    """
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        """root: the schema that references point into."""
+        self._root = root
+        # By identity, with the part itself, so that no other one gets it meanwhile.
+        self._known: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
+
+    def of(self, schema: Any, depth: int = 0) -> frozenset[str]:
+        if not isinstance(schema, dict) or depth > _DEEPEST:
+            return _EVERY
+        parts = cast("dict[str, Any]", schema)
+        if id(parts) not in self._known:
+            self._known[id(parts)] = parts, _EVERY  # to itself
+            self._known[id(parts)] = parts, self._told(parts, depth + 1) or _EVERY
+        return self._known[id(parts)][1]
+
+    def _told(self, parts: dict[str, Any], depth: int) -> frozenset[str]:
+        if isinstance(ref := parts.get("$ref"), str):
+            return self.of(_pointed(self._root, ref), depth)
+        allowed = _EVERY
+        if "type" in parts:
+            given = parts["type"] if isinstance(parts["type"], list) else [parts["type"]]
+            named = cast("list[Any]", given)
+            allowed &= {"number" if each == "integer" else str(each) for each in named}
+        values: Any = [parts["const"]] if "const" in parts else parts.get("enum")
+        if isinstance(values, list):
+            allowed &= {_PYTHON.get(type(value), "") for value in cast("list[Any]", values)}
+        for word in ("anyOf", "oneOf"):
+            if isinstance(options := parts.get(word), list):
+                each = (self.of(one, depth) for one in cast("list[Any]", options))
+                allowed &= frozenset[str]().union(*each)
+        if isinstance(every := parts.get("allOf"), list):
+            for one in cast("list[Any]", every):
+                allowed &= self.of(one, depth)
+        return allowed
 
 
 def _pointed(root: dict[str, Any], ref: str) -> Any:

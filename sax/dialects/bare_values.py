@@ -54,17 +54,16 @@ def _pair(
     reader: TextReader, form: CallForm, kinds: Kinds, separator: str
 ) -> Generator[None, None, bool]:
     """Read a key and its value. False: the text ended first."""
-    firsts = tuple({colon.split()[0] for colon in form.colon.values()})
-    key: list[str] = []
-    if not (yield from reader.until(firsts, key.append)):
+    name = yield from _key(reader, form, kinds)
+    if name is None:
         return False
-    name = "".join(key)
     told = yield from _colon(reader, form)
     reader.forget()
     types = kinds.get(name, JSON_TYPES.values()) if told == "" else (told,)
     reader.add_arguments(f"{separator}{dumps(name)}: ")
     section = form.cdata and (yield from reader.literal(_SECTION))
-    marks = (f"]]>{form.close}",) if section else tuple({form.close, form.close.strip()})
+    close = form.close.rstrip()  # white space behind it is as much or as little as there is
+    marks = (f"]]>{close}",) if section else tuple({close, close.lstrip()})
     if section or (set(types) == {"string"} and not form.quoted):
         reader.add_arguments('"')
         if not (yield from reader.until(marks, lambda text: escaped(reader, text))):
@@ -73,8 +72,26 @@ def _pair(
         return True
     parts: list[str] = []
     found = yield from reader.until(marks, parts.append)
-    reader.add_arguments(json_of("".join(parts), types))
+    text = "".join(parts)
+    made = _json(text.strip()) if form.quoted else None
+    reader.add_arguments(json_of(text, types) if made is None else made)
     return bool(found)
+
+
+def _key(reader: TextReader, form: CallForm, kinds: Kinds) -> Generator[None, None, str | None]:
+    """Read a key and the beginning of what is behind it; None: the text ended first."""
+    firsts = tuple({colon.split()[0] for colon in form.colon.values()})
+    longest_first = sorted(kinds, key=len, reverse=True)
+    marked = [key for key in longest_first if any(first in key for first in firsts)]
+    known = yield from reader.literal(*(key + first for key in marked for first in firsts))
+    if known:
+        return next(key for key in marked if known.removeprefix(key) in firsts)
+    key: list[str] = []
+    if not (yield from reader.until(firsts, key.append)):
+        return None
+    name = "".join(key)  # without white space that is the form's
+    name = name.lstrip() if form.pair[-1:].isspace() else name
+    return name.rstrip() if any(colon[0].isspace() for colon in form.colon.values()) else name
 
 
 def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:
@@ -83,8 +100,7 @@ def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:
     for kind, colon in form.colon.items():
         rest = colon.split(maxsplit=1)[1:]
         if not rest or (yield from reader.spaced(rest[0])):
-            if colon[-1:] == "\n":
-                yield from reader.literal("\n")
+            yield from reader.literal(colon[len(colon.rstrip()) :])
             return kind if form.behind_key("string") != form.behind_key("number") else ""
     return ""
 

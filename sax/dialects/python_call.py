@@ -19,6 +19,8 @@ _WORDS = {"true": True, "false": False, "null": None}
 # What Python's parser goes into deeper with each one, in a row; texts may hold them.
 _TEXT = r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'"
 _DEEPER = re.compile(rf"(?P<text>{_TEXT})|[-+~]\s*[-+~]|\b(?:not|if|lambda)\b", re.DOTALL)
+_PART = re.compile(rf"{_TEXT}|(?P<opens>[(\[{{])|(?P<closes>[)\]}}])|(?P<comma>,)", re.DOTALL)
+_KEY = re.compile(r"\s*([^\s=,()\[\]{}\"']*[\w-])\s*=")
 _NO_ESCAPE = re.compile(r"\\(?![\\'\"abfnrtvxuUN0-7\n])")  # of Python, which warns of it
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?\Z")  # of JSON
 
@@ -66,20 +68,45 @@ def arguments_of(source: str, deepest: int) -> str | None:
 
     deepest: brackets in one another.
     """
+    pairs = _pairs_of(source, deepest)
+    return None if pairs is None else _object(pairs)
+
+
+def _pairs_of(source: str, deepest: int) -> dict[str | None, str] | None:
+    """Return the values of the keys as JSON; None: they are no plain values."""
     if len(source) > MOST_CALL or deepest > _DEEPEST:
         return None
-    if any(found["text"] is None for found in _DEEPER.finditer(source)):
+    named, keys = _named(source)
+    if any(found["text"] is None for found in _DEEPER.finditer(named)):
         return None
-    whole = "f" + _DEEPER.sub(lambda found: _python(found[0]), source)
+    whole = "f" + _DEEPER.sub(lambda found: _python(found[0]), named)
     try:
         call = ast.parse(whole, mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None
         values = _Values(whole)
-        pairs = {keyword.arg: values.json(keyword.value) for keyword in call.keywords}
+        pairs = {keys.get(each.arg or ""): values.json(each.value) for each in call.keywords}
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    return None if None in pairs else _object(pairs)
+    return None if None in pairs else pairs
+
+
+def _named(source: str) -> tuple[str, dict[str, str]]:
+    """Return the source with a name of Python's for each key, and the keys by these names: a key
+    may be a word of Python's, or have a dash."""
+    made, keys = [""], dict[str, str]()
+    depth = done = 0
+    for found in _PART.finditer(source):
+        depth += found.lastgroup == "opens"
+        depth -= found.lastgroup == "closes"
+        begins = found.lastgroup == "comma" or (depth == 1 and found.lastgroup == "opens")
+        key = _KEY.match(source, found.end()) if begins and depth == 1 else None
+        if key is not None:
+            name = f"k{len(keys)}"
+            keys[name] = key[1]
+            made += (source[done : key.start(1)], name)
+            done = key.end(1)
+    return "".join((*made, source[done:])), keys
 
 
 def _python(text: str) -> str:
@@ -168,7 +195,8 @@ def read_python(reader: TextReader, name: str, id: str) -> Generator[None, None,
 
 def literal_of(source: str) -> str | None:
     """Return a plain value of Python as JSON; None: it is none."""
-    scan = PythonScan()
-    scan.end(f"({source})", 0)
-    made = arguments_of(f"(v={source})", scan.deepest)
-    return None if made is None else made.removeprefix('{"v": ').removesuffix("}")
+    scan, whole = PythonScan(), f"(v={source})"
+    if scan.end(whole, 0) < len(whole):
+        return None
+    pairs = _pairs_of(whole, scan.deepest) or {}
+    return pairs["v"] if pairs.keys() == {"v"} else None

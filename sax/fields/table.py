@@ -44,6 +44,7 @@ SPOKEN_BYTES = 8 << 10  # of text before a sound: only its last 223 tokens are r
 MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
+FIELD_NAME_LENGTH = 128  # characters of a name that is not known
 
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)

@@ -38,6 +38,8 @@ UNSAID = {
     "/api/show": "model and name, if both are given, must be the same",
     "/v1/responses": "as chats, and outputs of calls must answer calls",
     "/v1/responses/{response_id}/cancel": "no response here is in the background",
+    "/v1/conversations": "as /v1/responses",
+    "/v1/conversations/{conversation_id}/items": "as /v1/responses",
     "/v1/completions": "as chats, and prompts times answers are bounded",
 }
 

@@ -67,11 +67,16 @@ def _calls(common: Mapping[str, Schema], content: Schema) -> list[Schema]:
     name: Schema = {"type": "string", "pattern": FUNCTION_NAME_PATTERN}
     others = {**common, "namespace": _or_null(name)}
     made: list[Schema] = []
-    for kind, said in (("function_call", "arguments"), ("custom_tool_call", "input")):
+    input = _text("input.arguments")
+    arguments: Schema = {"anyOf": [input, {"type": "object"}, _NULL]}
+    for kind, must, may in (
+        ("function_call", {}, {"arguments": arguments}),
+        ("custom_tool_call", {"input": input}, {}),
+    ):
         called: dict[str, Schema] = {"type": {"const": kind}, "call_id": call_id, "name": name}
         told: dict[str, Schema] = {"type": {"const": f"{kind}_output"}, "call_id": call_id}
         made += [
-            _object({**called, said: _text("input.arguments")}, others),
+            _object({**called, **must}, {**others, **may}),
             _object({**told, "output": content}, common),
         ]
     return made

@@ -70,8 +70,9 @@ class _ItemReader:
         self._in_turn = False  # the last message is an assistant's, and calls join it
 
     def add(self, item: dict[str, Any], at: str) -> None:
-        kind = item.pop("type", None) or "message"
-        read = {
+        kind = item.pop("type", None)
+        kind = "message" if kind is None else kind
+        readers = {
             "message": self._message,
             "function_call": self._call,
             "custom_tool_call": self._custom_call,
@@ -82,7 +83,8 @@ class _ItemReader:
             "mcp_approval_request": self._mcp_request,
             "mcp_approval_response": self._mcp_response,
             "mcp_list_tools": self._mcp_list,
-        }.get(kind)
+        }
+        read = readers.get(kind) if isinstance(kind, str) else None
         if read is None:
             raise UnsupportedParameter(
                 f"{at}.type {quoted(kind)} is not supported: send message, reasoning, and calls of "
@@ -105,7 +107,7 @@ class _ItemReader:
 
     def _message(self, item: dict[str, Any], at: str) -> None:
         role = item.pop("role", None)
-        if role not in ROLES:
+        if not isinstance(role, str) or role not in ROLES:
             known = ", ".join(ROLES)
             raise InvalidRequest(
                 f"{at}.role {quoted(role)}: use one of {known}", param=f"{at}.role"

@@ -204,7 +204,12 @@ def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _Fo
     gap, rest = text[value + 3 : following], text[last_value + 3 :]
     if colon.strip() in ("=", '="', "='") and head.strip().endswith("("):
         return _python(text, named, head, last_value + 3, colon, gap)
-    if colon.startswith(":") and colon[1:] and gap.startswith(colon[1:]) and head.endswith("{"):
+    if (
+        colon.startswith(":")
+        and colon[1:].strip()
+        and gap.startswith(colon[1:])
+        and head.endswith("{")
+    ):
         end = text.find("}", last_value) + 1
         form = CallForm(Arguments.LOOSE, quote=colon[1:])
         return _FoundCall(named, head.removesuffix("{"), end, form)
@@ -226,12 +231,14 @@ def _marked(text: str, named: int, head: str, gap: str, rest: str, end: int) -> 
     gap = gap.removesuffix(pair) if pair else gap
     close = _shared_start(gap, rest)
     colons = _colons(text, named)
-    if not pair.strip() or not colons:
+    if not colons:
         return None
     quoted = close.startswith('"') and colons["string"].endswith('"')
     quoted = quoted and not colons.get("number", '"').endswith('"')
     if quoted:
         colons["string"], close = colons["string"][:-1], close[1:]
+    if not all(mark.strip() for mark in (pair, close, *colons.values())):
+        return None  # nothing tells where a key or a value ends
     same = len(set(colons.values())) == 1
     form = CallForm(
         Arguments.PAIRS,

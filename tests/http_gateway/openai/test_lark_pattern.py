@@ -33,6 +33,7 @@ add_line: "+" /(.*)/ LF -> line
     ('?start: INT ("," INT)*\n%import common.INT', "1,22,3", "1,,2"),
     ('start.2: /a\\/b/i\n', "A/B", "ab"),
     ('start: WORD\nWORD: /x+/', "xx", ""),
+    (r'start: "\d\b"', r"\d\b", "1"),
     ('start: "\\n\\t\\"" N\n%import common.DIGIT -> N', '\n\t"4', "\n"),
 ])  # fmt: skip
 def test_a_grammar_without_circles_is_a_regex(definition: str, good: str, bad: str) -> None:
@@ -54,6 +55,14 @@ def test_a_grammar_without_circles_is_a_regex(definition: str, good: str, bad: s
     ('start: /x/m', "flags"),
     ('start: A\n%import common.SH_COMMENT -> A', "not known"),
     ('start: "ab".."c"', "single characters"),
+    ('start: "z".."a"', "in order"),
+    ('start: "a"..5', "end of the range"),
+    ('start: "a"~3..1', "fewer"),
+    ('start: a\na: "x"\na: "y"', "twice"),
+    (r'start: "\ud800"', "no text"),
+    ("start: " + "a " * 15000 + "\na: /" + "x" * 30000 + "/", "too long"),
+    ("start: r0\n" + "\n".join(f"r{n}: {'(' * 50}r{n + 1}{')' * 50}" for n in range(50)),
+     "too deep"),
     ("start: " + "(" * 100 + '"x"' + ")" * 100, "too deep"),
     ("start: a0\n" + "\n".join(f"a{n}: a{n + 1}" for n in range(99)) + '\na99: "x"', "too deep"),
     ("start: a0\n" + "\n".join(f"a{n}: a{n + 1} a{n + 1}" for n in range(40)) + '\na40: "x"',

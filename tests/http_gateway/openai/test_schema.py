@@ -244,7 +244,7 @@ def test_a_value_that_is_too_large_is_refused_with_its_size_and_bound(
 def test_unknown_fields_are_counted_and_their_names_measured():
     with pytest.raises(InvalidRequest, match="65 unknown fields; at most 64"):
         chat(**{f"x{i}": 1 for i in range(65)}).check()
-    with pytest.raises(InvalidRequest, match="a field name of 7800000 bytes") as caught:
+    with pytest.raises(InvalidRequest, match="a field name of 7800000 characters") as caught:
         chat(**{"x" * 7_800_000: 1}).check()
     assert len(caught.value.text) < 200
 

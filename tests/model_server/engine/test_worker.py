@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -89,3 +91,19 @@ def test_a_worker_without_jobs_has_no_thread() -> None:
     worker = Worker("worker without jobs")
     assert all(thread.name != "worker without jobs" for thread in threading.enumerate())
     worker.stop()
+
+
+ENDING = """
+import sys, time
+from model_server.engine.worker import Worker, jobs_run
+worker = Worker("w")
+worker.submit(lambda: (time.sleep(0.2), sys.stdout.write("ended\\n"), sys.stdout.flush()))
+worker.submit(sys.stdout.write, "begun too late\\n")
+while not jobs_run():
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_that_ends_waits_for_the_job_that_runs_and_begins_no_other() -> None:
+    said = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "ended\n", "")

@@ -308,3 +308,35 @@ def test_parameters_that_are_no_schema_are_the_tools_error(parameters: str) -> N
     with pytest.raises(InvalidRequest) as refused:
         made(QWEN, tool_choice="required", tools=(Tool("f", "", parameters),))
     assert refused.value.param == "tools"
+
+
+@each_case("dialect", DIALECTS)
+def test_a_schema_that_is_none_in_parts_ends_nothing(dialect: AnswerDialect) -> None:
+    parts: dict[str, Any] = {"a": 5, "b": {"allOf": 5}, "c": {"type": [7, None]}, "d": {"enum": 1}}
+    for wrong in ([{}], 5, None, "a", [["a"], 3]):
+        schema = {"type": "object", "properties": parts, "required": wrong}
+        made(dialect, tools=(Tool("f", "", json.dumps(schema)),))
+
+
+@each_case("dialect", [each for each in DIALECTS if each.calls in (GEMMA, QWEN_CODER, GEMMA_4)])
+def test_what_is_required_is_written_even_where_no_property_is_named_so(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["n", "told"],
+        "additionalProperties": {"enum": ["yes", "no"]},
+    }
+    tool = Tool("now", "", json.dumps(schema))
+    ((_, arguments),), _ = divided(
+        walk(compiler, made(dialect, tools=(tool,), parallel_tool_calls=False), 1), dialect
+    )
+    jsonschema.validate(arguments, schema)
+
+
+def test_a_parameter_of_many_parts_that_refer_to_it_is_looked_at_once() -> None:
+    itself = {"anyOf": [{"$ref": "#/properties/a"}] * 60 + [{"type": "string"}]}
+    tool = Tool("f", "", json.dumps({"type": "object", "properties": {"a": itself}}))
+    assert kinds_of(QWEN_CODER, (tool,)) == {"f": {}}
+    made(AnswerDialect("learnt", calls=QWEN_CODER), tools=(tool,))

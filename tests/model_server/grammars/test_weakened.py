@@ -16,9 +16,11 @@ from tests.model_server.grammars.test_compilable import allows
 NAMED = {"C": {"enum": ["r", "g"], "title": "C", "type": "string"}}
 PAIR = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 OBJECTS = ("{}", '{"a":1}', '{"b":1}', '{"a":1,"b":1}', '{"a":1,"c":1}', '{"r":1}', '{"abcd":1}')
-ARRAYS = ("[]", "[1]", "[1,1]", '["a"]', '["a",1]', '[1,"a",2]', '["a","a"]')
-TEXTS = ('"a"', '"aa"', '"ab"', '"Abcdefgh"', '"abcdefgh"', '"+."', '"+1.5"')
-ALL = (*OBJECTS, *ARRAYS, *TEXTS, "1", "1.5", "true", "null")
+ARRAYS = ("[]", "[1]", "[1,1,1]", "[1,1]", '["a"]', '["a",1]', '[1,"a",2]', '["a","a"]')
+TEXTS = ('"b"', '"a"', '"aa"', '"ab"', '"Abcdefgh"', '"abcdefgh"', '"+."', '"+1.5"')
+NAMES = ('{"x_a":"s"}', '{"x_a":1}', '{"ab":1}', '{"ab":"s"}', '{"a":"s"}')
+ALL = (*OBJECTS, *NAMES, *ARRAYS, *TEXTS, "1", "1.5", "true", "null")
+INTEGER = {"type": "integer"}
 SET = {"type": "array", "uniqueItems": True}
 NUMBER = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's Decimal
 
@@ -65,6 +67,28 @@ CASES: tuple[tuple[dict[str, Any], set[str]], ...] = (
     ({"type": "string", "pattern": "^(?=.*[A-Z]).{8,}$"}, {"pattern"}),
     ({"type": "string", "pattern": NUMBER}, {"pattern"}),
     ({"type": "string", "pattern": r"^(a)\1$"}, {"pattern"}),
+    ({"type": "object", "patternProperties": {"^(?!x_)": INTEGER}}, {"patternProperties"}),
+    ({"type": "object", "patternProperties": {"^(?!x_)": INTEGER}, "additionalProperties": False},
+     {"patternProperties"}),
+    ({"type": "object", "patternProperties": {"^(?!x_)": INTEGER, "^x_": {"type": "string"}},
+      "additionalProperties": False}, {"patternProperties"}),
+    ({"type": "object", "patternProperties": {"^(?=a)": INTEGER, "^(?=x)": {"type": "string"}}},
+     {"patternProperties"}),
+    ({"type": "object", "patternProperties": {"^(?!x_)": INTEGER}, "additionalProperties": False,
+      "properties": {"x_a": {"type": "string"}}}, {"patternProperties"}),
+    ({"type": "object", "patternProperties": {r"^(.)\1": INTEGER}}, {"patternProperties"}),
+    ({"type": "object", "properties": PAIR, "required": ["a", "a"], "minProperties": 2},
+     {"minProperties"}),
+    ({"type": "object", "properties": PAIR, "minProperties": 1.0}, {"minProperties"}),
+    ({"type": "array", "contains": INTEGER, "minItems": 1.0}, {"contains"}),
+    ({"type": "object", "propertyNames": {"maxLength": 1.0}}, set()),
+    ({"type": "object", "propertyNames": {"const": "a", "enum": ["b"]}}, {"propertyNames"}),
+    ({"type": "array", "contains": {"const": 1}, "unevaluatedItems": False},
+     {"contains", "unevaluatedItems"}),
+    ({"type": "integer", "not": {"type": "number"}}, {"not"}),
+    ({"not": {"type": "number"}}, set()),
+    ({"type": "string", "pattern": "^(?=a)?b"}, {"pattern"}),
+    ({"type": "string", "pattern": r"\bb"}, {"pattern"}),
     ({"type": "array", "$dynamicAnchor": "node", "items": {"$dynamicRef": "#node"}}, set()),
 )  # fmt: skip
 
@@ -106,6 +130,10 @@ def test_a_pattern_is_left_without_what_looks_around() -> None:
         (r"^\(?=x$", r"^\(?=x$"),
         ("^(?!(a|b(?=c)))x(y)$", "^x(y)$"),
         ("(?<=a)b(?<!c)d(?:e)", "bd(?:e)"),
+        ("(?=a)*b(?!c)+d", "(?:)*b(?:)+d"),
+        ("(?=(?!x)*y)?z", "(?:)?z"),
+        (r"\ba(?!\b)\B?[\b]", r"a(?:)?[\b]"),
+        ("[(?=a)", "[(?=a)"),
         (r"^(.)\1$", None),
         (r"^\\1$", r"^\\1$"),
     ):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sax.call_form import CallForm, decoded, encoded
+from sax.call_form import NAME, CallForm, decoded, encoded
 from sax.chat import AnswerFormat, ReasoningParser
 from tests.each_case import each_case
 from tests.sax.dialects.texts import TOOLS, parsed
@@ -75,7 +75,9 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.sa
 )  # fmt: skip
 NUMBERS = st.integers() | st.sampled_from([2**63, -(2**63), 1e308, 5e-324, 0.1, -1.5])
 SCALARS = st.none() | st.booleans() | NUMBERS
-KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
+KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True) | st.sampled_from(
+    ["from", "if", "not", "None", "true"]
+)
 
 
 def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
@@ -89,9 +91,7 @@ def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
     else:
         lists = st.lists(scalars | bare, max_size=3)
     objects = st.dictionaries(KEYS, scalars | bare | lists, max_size=3)
-    python = form.arguments == "python"  # whose identifiers have no dash, and no keywords
-    keys = KEYS.map(lambda key: f"k_{key.replace('-', '_')}") if python else KEYS
-    return st.dictionaries(keys, scalars | bare | lists | objects, max_size=4)
+    return st.dictionaries(KEYS, scalars | bare | lists | objects, max_size=4)
 
 
 @st.composite
@@ -178,6 +178,37 @@ def test_bare_values_have_the_type_that_the_schema_gives(
         f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
     )
     assert values(parsed([call], format).calls) == [("f", {"a": value})]
+
+
+@each_case("text", ["1, b=2", "[1], c='d'", "e1)(", "a, *b", "'a', **{}"])
+def test_what_would_be_more_than_one_value_to_python_is_a_text(text: str) -> None:
+    form = form_of("qwen3-coder")
+    calls: list[Call] = [("f", {"a": text})]
+    format = AnswerFormat("learnt", calls=form)  # a value of any type
+    for pieces in ([whole := written(form, calls)], [*whole]):
+        assert values(parsed(pieces, format).calls) == calls
+
+
+@each_case("family", [each for each in DISTINCT if form_of(each).arguments == "pairs"])
+def test_a_key_that_the_tool_has_may_hold_what_ends_keys(family: str) -> None:
+    form = form_of(family)
+    mark = form.behind_key("string").split()[0]
+    calls: list[Call] = [("f", {f"a{mark}b": "x", "a": 1, f"{mark}": "y"})]
+    for pieces in ([whole := written(form, calls)], [*whole]):
+        assert values(parsed(pieces, told(form, calls)).calls) == calls
+
+
+SPACED = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="- ", close=" ;\n",
+                  colon={"": " :\t"})  # fmt: skip
+IN_QUOTES = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="<p=",
+                     colon={"": ">"}, close="</p>", quoted=True)  # fmt: skip
+
+
+@each_case("form", [SPACED, IN_QUOTES])
+def test_forms_that_no_public_template_has_are_read_too(form: CallForm) -> None:
+    calls: list[Call] = [("f", {"a b": 'say "x"  y', "b": 5, "c": "7", "d": [1, "e"]}), ("add", {})]
+    text = written(form, calls)
+    check(form, calls, text, [text[at : at + 3] for at in range(0, len(text), 3)])
 
 
 @each_case("said, types, value", [

@@ -10,7 +10,8 @@ from tests.demo_model import ROOT
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".cache" / "clients"
-NPM = ENVIRONMENTS / "npm" / "node_modules" / ".bin"  # programs of npm's packages
+PACKAGES = ENVIRONMENTS / "npm" / "node_modules"
+NPM = PACKAGES / ".bin"  # programs of npm's packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class ClientProgram:
     program: str  # in programs/, without "with_" and ".py"
     environment: str = "clients"  # the group of pyproject.toml that it is installed by
     agent: str = ""  # of `sax launch`, whose program npm installs; the checks only start it
+    package: str = ""  # of npm, whose functions the checks call under node
 
     @property
     def path(self) -> Path:
@@ -33,7 +35,9 @@ class ClientProgram:
 
     @property
     def installed(self) -> bool:
-        return self.python.exists() and (not self.agent or (NPM / self.agent).exists())
+        ours = [NPM / self.agent] if self.agent else []
+        theirs = [PACKAGES / self.package] if self.package else []
+        return all(path.exists() for path in (self.python, *ours, *theirs))
 
     def checks(self) -> dict[str, str]:
         """The names of its checks, and what each runs, read from the program's text."""
@@ -59,4 +63,10 @@ CLIENTS = (
     ClientProgram("codex", "codex", agent="codex"),
     ClientProgram("opencode", "opencode", agent="opencode"),
     ClientProgram("qwen-code", "qwen_code", agent="qwen"),
+    ClientProgram("aider", "aider", "clients-aider"),
+    ClientProgram("openai-agents", "openai_agents", "clients-agents"),
+    ClientProgram("pydantic-ai", "pydantic_ai", "clients-agents"),
+    ClientProgram("smolagents", "smolagents", "clients-agents"),
+    ClientProgram("langgraph", "langgraph", "clients-agents"),
+    ClientProgram("ai", "ai_sdk", package="ai"),
 )

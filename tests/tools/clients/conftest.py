@@ -21,8 +21,9 @@ from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
 from tests.end_to_end.conftest import FLAGS
 from tests.end_to_end.tool_template import TEMPLATE
 from tests.processes import free_ports
-from tests.tools.clients.clients import CLIENTS, HERE, NPM, ClientProgram
+from tests.tools.clients.clients import CLIENTS, HERE, NPM, PACKAGES, ClientProgram
 from tests.tools.clients.record import PASSED, CheckResult, write_record
+from tests.tools.clients.scripted import MODEL as AGENT_MODEL
 
 TOOLS_MODEL = "/sax/test/tools"
 RECORD_VARIABLE = "SAX_CLIENTS_RECORD"  # set: write the record of this run
@@ -92,7 +93,9 @@ def agents(tmp_path_factory: pytest.TempPathFactory, scripted_url: str) -> dict[
 
 
 @pytest.fixture(scope="session")
-def environ(clients_cell: Cell, tokenizer: Path, agents: dict[str, str]) -> dict[str, str]:
+def environ(
+    clients_cell: Cell, tokenizer: Path, agents: dict[str, str], scripted_url: str
+) -> dict[str, str]:
     return {
         **os.environ,
         **agents,
@@ -101,6 +104,9 @@ def environ(clients_cell: Cell, tokenizer: Path, agents: dict[str, str]) -> dict
         "SAX_CLIENTS_MODEL": SMOLLM2,
         "SAX_CLIENTS_TOOLS_MODEL": TOOLS_MODEL,
         "SAX_CLIENTS_TOKENIZER": str(tokenizer),
+        "SAX_CLIENTS_AGENT_URL": scripted_url,
+        "SAX_CLIENTS_AGENT_MODEL": AGENT_MODEL,
+        "SAX_CLIENTS_PACKAGES": str(PACKAGES),
     }
 
 

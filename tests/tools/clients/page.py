@@ -22,7 +22,7 @@ hand.
 SmolLM2-135M-Instruct, and runs the programs of `tests/tools/clients/programs/` against its gateway,
 with nothing changed in a client but its base URL. CI does so every night. The demo model's own chat
 template has no tools: checks that call tools ask the same weights, published with a template that
-has them. The coding agents, of npm, ask a gateway whose model is a script that plays the agent's
+has them. Agents, from claude-code on, ask a gateway whose model is a script that plays the agent's
 part (`tests/tools/clients/scripted.py`), so that a small model's wit is not tested.
 """
 

@@ -5,8 +5,8 @@
 So a small model's wit is not tested, only that agents and gateway understand each other. Each turn
 calls the agent's own shell tool, in the form of Hermes and in pieces; the command writes the turn's
 number into turns.txt and prints it. A result without that number ends the conversation with the
-word LOST. A token is a character of the prompt, and those that it shares with the request before
-it came from the cache.
+word LOST. An agent without tools that edits files by what it reads gets the whole file. A token is
+a character of the prompt, and those that it shares with the request before it came from the cache.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ import uvicorn
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.chat import AnswerFormat, Message, Tool
+from sax.storage.object_store import open_store
 from sax.types import GenerateRequest, TokenChunk
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -39,6 +41,8 @@ SHELLS = {
     "run_shell_command": "command",
     "exec_command": "cmd",
 }
+_LAST_WORD = "final_answer"  # a tool that takes the last word, where an agent has one
+_EDIT = re.compile(r"Write turn-(\d{3}) into turns\.txt")
 _OTHERS = {"boolean": False, "string": "A turn", "integer": 1000, "number": 1000}
 
 
@@ -73,19 +77,43 @@ class ScriptedCell(FakeCell):
 def answer_to(request: GenerateRequest) -> str:
     """Return the agent's next turn: a call of its shell, or its last word."""
     messages = [each for each in request.prompt if isinstance(each, Message)]
-    results = [each for each in messages if each.role == "tool"]
+    results = [each for each in messages if _is_result(each)]
     shells = [tool for tool in request.chat.tools if tool.name in SHELLS]
     if not shells:
-        return "A conversation"  # such as its title
+        return _edit(messages) or "A conversation"  # such as its title
     turn = len(results)
     if turn and _mark(turn - 1) not in " ".join(results[-1].texts):
         return f"{LOST}: turn {turn} got {results[-1].texts}"
     if turn == TURNS:
-        return DONE
+        ends = any(tool.name == _LAST_WORD for tool in request.chat.tools)
+        return _call(_LAST_WORD, {"answer": DONE}) if ends else DONE
     command = f"echo {_mark(turn)} >> turns.txt; tail -n 1 turns.txt"
     arguments = {**_required(shells[0]), SHELLS[shells[0].name]: command}
-    call = json.dumps({"name": shells[0].name, "arguments": arguments})
-    return f"Turn {turn}.\n<tool_call>\n{call}\n</tool_call>"
+    return f"Turn {turn}.\n{_call(shells[0].name, arguments)}"
+
+
+def _is_result(message: Message) -> bool:
+    # smolagents tells results as a user would.
+    said = " ".join(message.texts)
+    return message.role == "tool" or (message.role == "user" and said.startswith("Observation:"))
+
+
+def _call(name: str, arguments: dict[str, Any]) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def _edit(messages: list[Message]) -> str:
+    """Return turns.txt with the line that was asked for last; "": none was."""
+    asked = [found for each in messages for text in each.texts for found in _EDIT.findall(text)]
+    if not asked:
+        return ""
+    turn = int(asked[-1])
+    seen = " ".join(text for each in messages for text in each.texts)
+    if turn and f"{_mark(turn - 1)}\n" not in seen:
+        return f"{LOST}: the file has no {_mark(turn - 1)}"
+    lines = "".join(f"{_mark(n)}\n" for n in range(turn + 1))
+    return f"turns.txt\n```\n{lines}```\n"
 
 
 def _required(shell: Tool) -> dict[str, Any]:
@@ -109,7 +137,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
-    app = create_app(ScriptedCell(), GatewayConfig(port=port))
+    store = open_store("memory://")  # of responses, whose items clients send by their ids
+    app = create_app(ScriptedCell(), GatewayConfig(port=port), store=store)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 

@@ -113,6 +113,9 @@ def test_a_refusal_and_a_phase_that_are_sent_back_are_read():
     [
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"role": "tool", "content": "x"}, "input[0].role"),
+        ({"role": ["user"], "content": "x"}, "input[0].role"),
+        ({"type": [None], "role": "user", "content": "x"}, "input[0].type"),
+        ({"type": {}, "role": "user", "content": "x"}, "input[0].type"),
         ({"role": "user"}, "input[0].content"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
         ({"role": "user", "content": "x", "nope": 1}, "input[0].nope"),

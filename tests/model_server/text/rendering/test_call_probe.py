@@ -57,6 +57,9 @@ PAIRS = (
      CallForm(head=f'{{"name": "{NAME}", "parameters": ', tail="}", between="; ", one=True,
               arguments_key="parameters")),
     ("{{ m.tool_calls | length }} calls", None),
+    # Nothing tells where a key ends, nor where a value does.
+    (each(f"<c>{{{{ c.function.name }}}}{PAIRS.replace('>', ' ', 1)}</c>"), None),
+    (each(f"<c>{{{{ c.function.name }}}}{PAIRS.replace('</p>', '')}</c>"), None),
 ])  # fmt: skip
 def test_the_form_of_calls_is_found(calls: str, form: CallForm | None) -> None:
     assert learnt(template(calls).tried)[0] == form
