@@ -30,6 +30,7 @@ from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
+from http_gateway.llama_cpp.routes import LlamaCppRoutes
 from http_gateway.mcp.servers import McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes import (
@@ -111,7 +112,8 @@ def create_app(
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
-    app.include_router(AnthropicRoutes(backend).router())
+    mcp = mcp or McpServers(urls=read_mcp_servers(config.mcp_servers))
+    app.include_router(AnthropicRoutes(backend, mcp).router())
     app.include_router(OllamaRoutes(backend).router())
     app.include_router(OllamaModelRoutes(backend).router())
     app.include_router(OllamaChangeRoutes(backend).router())
@@ -122,6 +124,7 @@ def create_app(
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
+    app.include_router(LlamaCppRoutes(backend).router())
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)
@@ -161,7 +164,7 @@ def _keep(
     store: MeasuredStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
-    mcp: McpServers | None,
+    mcp: McpServers,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
     config, patient = backend.config, PatientStore(store) if store is not None else None
@@ -172,13 +175,7 @@ def _keep(
     files = KeptFiles(store, most_bytes=config.max_key_bytes)
     batches, responses = (
         KeptBatches(store),
-        ResponseRoutes(
-            backend,
-            stored,
-            runs,
-            conversations,
-            mcp or McpServers(urls=read_mcp_servers(config.mcp_servers)),
-        ),
+        ResponseRoutes(backend, stored, runs, conversations, mcp),
     )
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,

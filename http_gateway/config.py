@@ -63,7 +63,7 @@ class GatewayConfig:
     ollama_changes: bool = False  # Ollama's pull, create, copy and delete change the cell's models
     cors_origins: str = ""  # of web pages that may call; "": none, "*": any
     media_hosts: str = ""  # hosts from which images may be fetched; "": none
-    mcp_servers: str = ""  # URLs of MCP servers that responses may call; "": none
+    mcp_servers: str = ""  # URLs of MCP servers that requests may name; "": none
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:

@@ -106,7 +106,7 @@ def _add_access(parser: argparse.ArgumentParser, default: GatewayConfig) -> None
         "--mcp_servers",
         default=default.mcp_servers,
         metavar="URLS",
-        help="comma-separated URLs of the MCP servers that responses may name as tools, and this "
+        help="comma-separated URLs of the MCP servers that requests may name, and this "
         "gateway then calls, such as https://mcp.example.com/mcp; exactly these (default: none)",
     )
     add(

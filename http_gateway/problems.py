@@ -33,7 +33,7 @@ from sax.format import LONGEST_QUOTE, count, shortened, without_long_words
 # As vLLM has them.
 _ALSO_OPENAI = frozenset(
     {
-        *("/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize"),
+        *("/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize", "/infill"),
         *("/health", "/ping", "/version"),
     }
 )

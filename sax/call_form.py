@@ -26,6 +26,7 @@ class Arguments(StrEnum):
     PAIRS = "pairs"  # each key and value between marks; texts stand as they are
     PYTHON = "python"  # name(key=value)
     LOOSE = "loose"  # {key:value}, with texts between quotes that are tokens
+    TAGS = "tags"  # each key around its value; objects and lists are tags within it
 
 
 class IdForm(StrEnum):
@@ -53,8 +54,8 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     # Of an object: the keys of its name and its arguments.
     name_key: str = "name"
     arguments_key: str = "arguments"
-    # Of pairs: before a key; behind it, by JSON's type of the value or "" for any; behind the
-    # value; between two pairs.
+    # Of pairs and tags: before a key; behind it, by JSON's type of the value or "" for any; behind
+    # the value; between two pairs.
     pair: str = ""
     colon: dict[str, str] = {}
     close: str = ""
@@ -63,6 +64,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     quoted: bool = False  # texts are JSON, too
     python_words: bool = False  # True, False and None, and lists as Python writes them
     quote: str = ""  # of loose arguments: around a text
+    item: str = ""  # of tags: the key of each value of a list
 
     @cached_property
     def opening(self) -> str:
@@ -82,7 +84,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return frozenset(found | {self.quote, self.mark} - {""})
 
 
-_TOKEN = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]+\]")
+_TOKEN = re.compile(r"\]<\]\w+\[>\[|<[^<>\s]*>|\[[^\[\]\s]+\]")  # MiniMax' ]<]minimax[>[ first
 _BAR, _GAP = "\uff5c", "\u2581"
 
 

@@ -136,6 +136,8 @@ LADDERS: dict[str, list[str]] = {
         "__init__.py",
         "cli",
         "command.py",
+        "dialects",
+        "mcp",
         "overrides",
         "saxml",
         "client",

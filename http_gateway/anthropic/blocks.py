@@ -24,11 +24,12 @@ _SOURCE = field(RequestRoute.MESSAGES, "messages.content.source")
 _ID = field(RequestRoute.CHAT, "messages.tool_calls.id")
 _TEXT_ONLY = ("text",)
 _SHOWN = ("text", "image")
+_OF_SERVERS = ("mcp_tool_use", "mcp_tool_result", "mcp_tool_listing")
 # Roles, results of tools and documents -> the types of blocks that they hold
 PARTS = {
     "system": _TEXT_ONLY,
     "user": (*_SHOWN, "document", "search_result", "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use", *_OF_SERVERS),
     "result": (*_SHOWN, "document", "search_result", "tool_reference"),
     "document": _SHOWN,
 }
@@ -44,6 +45,9 @@ UNCHANGED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "tool_reference": {},
     "thinking": {},
     "redacted_thinking": {},
+    "mcp_tool_use": {},
+    "mcp_tool_result": {},
+    "mcp_tool_listing": {},
 }
 _OWN = {
     "text": ("text",),
@@ -55,6 +59,9 @@ _OWN = {
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id", "content", "is_error"),
     "tool_reference": ("tool_name",),
+    "mcp_tool_use": ("id", "name", "server_name", "input"),
+    "mcp_tool_result": ("tool_use_id", "content", "is_error"),
+    "mcp_tool_listing": ("mcp_server_name", "tools"),
 }
 LIFETIMES = ("5m", "1h")
 LONGEST_SCOPE = 64
@@ -178,8 +185,9 @@ def _document(block: SentBlock) -> list[Part]:
         parts = [part for each in held for part in each.parts()]
     else:
         raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: files of documents are not read here; "
-            "send a source of the type text or content, or the pages as images",
+            f"{at}.type {quoted(kind)} is not supported: files of documents, such as PDF, are not "
+            "read here: send their text in a source of the type text or content, or their pages as "
+            "image blocks, to a model that sees",
             param=f"{at}.type",
         )
     refuse_unsupported(source, {}, at=f"{at}.")

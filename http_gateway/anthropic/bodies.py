@@ -132,6 +132,33 @@ _USE = _block(
     {"id": _ID, "name": _NAME, "input": {"type": "object"}},
     ["id", "name", "input"],
 )
+_SERVER_USE = _block(
+    "mcp_tool_use",
+    {"id": _ID, "name": _NAME, "server_name": _ID, "input": {"type": "object"}},
+    ["id", "name", "server_name", "input"],
+)
+_SERVER_RESULT = _block(
+    "mcp_tool_result",
+    {"tool_use_id": _ID, "content": _or_null(_content(_TEXTS, least=0)), "is_error": _FLAG},
+    ["tool_use_id"],
+)
+_SERVER_TOOLS: Schema = {
+    "type": "array",
+    "items": _object(
+        {
+            "name": _NAME,
+            "description": {"type": ["string", "null"], "maxLength": TOOL_TEXT_BYTES},
+            "input_schema": {"type": ["object", "null"]},
+        },
+        ["name"],
+    ),
+    "maxItems": TOOLS,
+}
+_LISTING = _block(
+    "mcp_tool_listing",
+    {"mcp_server_name": _or_null(_ID), "tools": _SERVER_TOOLS},
+    ["tools"],
+)
 _REFERENCE = _block("tool_reference", {"tool_name": _ID}, ["tool_name"])
 _RESULT = _block(
     "tool_result",
@@ -154,7 +181,11 @@ _MESSAGES: Schema = {
     "items": {
         "anyOf": [
             _turn("user", _TEXTS, _IMAGE, _DOCUMENT, _FOUND, _RESULT),
-            _turn("assistant", _TEXTS, _THINKING, _HIDDEN, _USE),
+            _turn(
+                "assistant",
+                *(_TEXTS, _THINKING, _HIDDEN, _USE),
+                *(_SERVER_USE, _SERVER_RESULT, _LISTING),
+            ),
             _turn(
                 "system",
                 _TEXTS,
@@ -180,6 +211,36 @@ _TOOL: Schema = _object(
     },
     ["name", "input_schema"],
 )
+_CONFIG = _or_null(_object({"enabled": _FLAG, "defer_loading": _FLAG}))
+_TOOLSET: Schema = _object(
+    {
+        "type": {"const": "mcp_toolset"},
+        "mcp_server_name": _NAME,
+        "default_config": _CONFIG,
+        "configs": _or_null({"type": "object", "additionalProperties": _CONFIG}),
+        "tools": _or_null(_SERVER_TOOLS),
+        "cache_control": _CACHE,
+    },
+    ["type", "mcp_server_name"],
+)
+_SERVER: Schema = _object(
+    {
+        "type": {"const": "url"},
+        "url": {"type": "string"},
+        "name": _NAME,
+        "authorization_token": _or_null({
+            "type": "string",
+            "maxLength": field(_ROUTE, "mcp_servers.authorization_token").bytes,
+        }),
+        "tool_configuration": _or_null(
+            _object({
+                "enabled": _FLAG,
+                "allowed_tools": _or_null({"type": "array", "items": {"type": "string"}}),
+            })
+        ),
+    },
+    ["type", "url", "name"],
+)  # fmt: skip
 _CHOICE: Schema = {
     "anyOf": [
         _object(
@@ -301,7 +362,11 @@ _BETAS = _many_or_null("betas", {"type": "string", "maxLength": field(_ROUTE, "b
 _SHARED: dict[str, Schema] = {
     "messages": _MESSAGES,
     "system": _system(),
-    "tools": _or_null({"type": "array", "items": _TOOL, "maxItems": TOOLS}),
+    "tools": _or_null({"type": "array", "items": {"anyOf": [_TOOL, _TOOLSET]}, "maxItems": TOOLS}),
+    "mcp_servers": {
+        **_many_or_null("mcp_servers", _SERVER),
+        "description": "Servers whose tools the gateway calls, where its operator allows them.",
+    },
     "tool_choice": _CHOICE,
     "thinking": _THOUGHT,
     "output_config": _OUTPUT,

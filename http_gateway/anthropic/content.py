@@ -9,9 +9,10 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict
 
 from http_gateway.anthropic.blocks import Part, SentBlock, joined_texts, read_blocks
+from http_gateway.anthropic.mcp_servers import LISTING, Listing, read_listing
 from http_gateway.bounds import bounded
 from http_gateway.images.image_link import joined
-from http_gateway.openai.tools import object_at, read_arguments, read_name
+from http_gateway.openai.tools import called_name, object_at, read_arguments, read_name
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Image, Message, ToolCall
 from sax.errors import InvalidRequest
@@ -81,7 +82,8 @@ def read_turns(turns: Sequence[AnthropicTurn]) -> tuple[Message, ...]:
             else:
                 groups.append([message])
     made = tuple(map(_joined, groups))
-    if made and made[-1].tool_calls:
+    last = _objects(turns[-1].content) if turns else []
+    if any(block.get("type") == "tool_use" for block in last):
         at = f"messages[{len(turns) - 1}].content"
         raise InvalidRequest(
             f"{at} calls a tool: send its result as a tool_result in a user message", param=at
@@ -95,6 +97,13 @@ def referenced_tools(turns: Sequence[AnthropicTurn]) -> tuple[str, ...]:
     held = (each for result in results for each in _objects(result.get("content")))
     named = [str(each["tool_name"]) for each in held if each.get("type") == "tool_reference"]
     return tuple(dict.fromkeys(named))
+
+
+def listed_tools(turns: Sequence[AnthropicTurn]) -> dict[str, Listing]:
+    """Return the tools in the mcp_tool_listing blocks of checked messages, by server."""
+    blocks = (block for turn in turns for block in _objects(turn.content))
+    listings = [block for block in blocks if block.get("type") == LISTING]
+    return {str(each.get("mcp_server_name")): each["tools"] for each in listings}
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
@@ -115,7 +124,7 @@ def _messages_of(turn: AnthropicTurn, at: str, calls: dict[str, str]) -> Iterabl
     if not blocks:
         raise InvalidRequest(f"{at}.content is empty: send a block", param=f"{at}.content")
     if turn.role == "assistant":
-        return [_assistant(blocks, calls)]
+        return _assistant(blocks, calls)
     return [*_user(blocks, turn.role, calls)]
 
 
@@ -130,17 +139,53 @@ def _reminder(message: Message) -> Message:
     return Message("user", f"<system-reminder>\n{message.content}\n</system-reminder>")
 
 
-def _assistant(blocks: Sequence[SentBlock], calls: dict[str, str]) -> Message:
-    made = tuple(_call(block) for block in blocks if block.kind == "tool_use")
-    calls.update({call.id: call.name for call in made})
+def _assistant(blocks: Sequence[SentBlock], calls: dict[str, str]) -> list[Message]:
+    """Return a turn: one message, or several where results of MCP servers came between."""
+    made: list[Message] = []
+    said: list[SentBlock] = []
+    waiting: dict[str, str] = {}  # calls of MCP servers without a result: ids and names
+    for block in blocks:
+        if block.kind == LISTING:
+            read_listing(block.fields.get("tools"), f"{block.at}.tools")
+        elif block.kind == "mcp_tool_result":
+            if said:
+                made.append(_said(said, calls, waiting))
+                said = []
+            made.append(_result(block, calls))
+            waiting.pop(made[-1].tool_call_id, None)
+        else:
+            made += [] if said else _not_made(waiting)
+            said.append(block)
+    if said or not made:
+        made.append(_said(said, calls, waiting))
+    return [*made, *_not_made(waiting)]
+
+
+def _not_made(waiting: dict[str, str]) -> list[Message]:
+    """Return results of calls that an answer's end cut off: templates need one for each."""
+    made = [Message("tool", "This call was not made.", name, id) for id, name in waiting.items()]
+    waiting.clear()
+    return made
+
+
+def _said(blocks: Sequence[SentBlock], calls: dict[str, str], waiting: dict[str, str]) -> Message:
+    """calls, waiting: those of this message are added."""
+    kinds = ("tool_use", "mcp_tool_use")
+    made = {block.at: _call(block) for block in blocks if block.kind in kinds}
+    calls.update({call.id: call.name for call in made.values()})
+    served = [made[block.at] for block in blocks if block.kind == "mcp_tool_use"]
+    waiting.update({call.id: call.name for call in served})
     reasoning = joined_texts(blocks, "thinking")
-    return Message("assistant", joined_texts(blocks), tool_calls=made, reasoning=reasoning)
+    tool_calls = tuple(made.values())
+    return Message("assistant", joined_texts(blocks), tool_calls=tool_calls, reasoning=reasoning)
 
 
 def _call(block: SentBlock) -> ToolCall:
     at = block.at
     given = object_at(block.fields.get("input"), f"{at}.input")
     name = read_name(block.fields.get("name"), at)
+    if block.kind == "mcp_tool_use":
+        name = read_name(called_name(name, block.id("server_name")), at)
     return ToolCall(block.id("id"), name, read_arguments(given, f"{at}.input"))
 
 
@@ -167,7 +212,8 @@ def _result(block: SentBlock, calls: Mapping[str, str]) -> Message:
             f"{at}.tool_use_id {quoted(id)} is that of no tool_use before it: send the call, too",
             param=f"{at}.tool_use_id",
         )
-    held = read_blocks(block.fields.get("content", ""), f"{at}.content", "result")
+    holder = "result" if block.kind == "tool_result" else "system"
+    held = read_blocks(block.fields.get("content", ""), f"{at}.content", holder)
     parts = [part for each in held for part in each.parts()]
     failed = block.fields.get("is_error", False)
     if not isinstance(failed, bool):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -11,7 +11,11 @@ from msgspec import UNSET, UnsetType
 from http_gateway.anthropic.context_edits import AppliedEdit
 from http_gateway.chats.call_input import call_input
 from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.dialects.events import (
+from http_gateway.chats.said_round import SaidRound
+from http_gateway.mcp.rounds import Made, WaitingCall
+from http_gateway.openai.shape import Shape
+from http_gateway.streams.sse import named_event
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
@@ -19,9 +23,8 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from http_gateway.openai.shape import Shape
-from http_gateway.streams.sse import named_event
-from sax.types import TokenChunk
+from sax.mcp.session import McpOutcome
+from sax.types import Message, TokenChunk
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
@@ -55,7 +58,24 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: dict[str, Any]
 
 
-ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock
+class McpToolUseBlock(msgspec.Struct, tag_field="type", tag="mcp_tool_use"):
+    """A call of an MCP server's tool, which the gateway makes."""
+
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, Any]
+
+
+class McpToolResultBlock(msgspec.Struct, tag_field="type", tag="mcp_tool_result"):
+    tool_use_id: str
+    is_error: bool
+    content: list[TextBlock]
+
+
+ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock | McpToolUseBlock | McpToolResultBlock
+Served = Mapping[str, tuple[str, str]]  # names that the model calls -> MCP server and name there
+NONE_SERVED: Served = {}
 
 
 class ContextManagement(msgspec.Struct):
@@ -155,8 +175,9 @@ class TokenCount(TypedDict):
 class BlockWriter:
     """Writes the parts of one answer as blocks, one after the other."""
 
-    def __init__(self, *, thinking_shown: bool = True) -> None:
+    def __init__(self, *, thinking_shown: bool = True, served: Served = NONE_SERVED) -> None:
         """With `thinking_shown` False, blocks of reasoning are empty."""
+        self._served = served
         self._thinking_shown = thinking_shown
         self._index = -1
         self._open: type[ContentBlock] | None = None  # of the block that is not stopped
@@ -172,11 +193,23 @@ class BlockWriter:
                     if self._thinking_shown:
                         yield BlockDelta(self._index, ThinkingPiece(text))
                 case CallBegun(_, id, name):
-                    yield from self._start(ToolUseBlock(id, name, {}))
+                    yield from self._start(self._call(id, name))
                 case ArgumentsDelta(_, text):
                     yield BlockDelta(self._index, InputPiece(text))
                 case CallEnded():
                     yield from self.stop()
+
+    def write_result(self, id: str, outcome: McpOutcome) -> Iterator[BlockEvent]:
+        """Write what a call of an MCP server gave."""
+        told = [TextBlock(outcome.text)]
+        yield from self._start(McpToolResultBlock(id, outcome.failed, told))
+        yield from self.stop()
+
+    def _call(self, id: str, name: str) -> ToolUseBlock | McpToolUseBlock:
+        if name not in self._served:
+            return ToolUseBlock(id, name, {})
+        server, own = self._served[name]
+        return McpToolUseBlock(id, own, server, {})
 
     def stop(self) -> Iterator[BlockEvent]:
         """Stop the open block, if there is one."""
@@ -222,6 +255,10 @@ def _whole(block: ContentBlock, text: str) -> ContentBlock:
             return ThinkingBlock(text)
         case ToolUseBlock(id, name):
             return ToolUseBlock(id, name, call_input(text))
+        case McpToolUseBlock(id, name, server):
+            return McpToolUseBlock(id, name, server, call_input(text))
+        case McpToolResultBlock():
+            return block
 
 
 _encode = msgspec.json.Encoder().encode
@@ -239,19 +276,23 @@ class MessageAnswer:
         max_tokens: int = 0,
         thinking_shown: bool = True,
         context: ContextManagement | UnsetType = UNSET,
+        served: Served = NONE_SERVED,
     ) -> None:
         self.answer = DividedAnswer(shape)
+        self._served = served
+        self._round = SaidRound()
+        self._asks = False  # a call is left to the client
         self.id = id
         self._model = model
         self._max_tokens = max_tokens
         self._context = context
-        self._writer = BlockWriter(thinking_shown=thinking_shown)
+        self._writer = BlockWriter(thinking_shown=thinking_shown, served=served)
         self._collected = CollectedBlocks()
         self._started = False
 
-    def add(self, chunk: TokenChunk) -> None:
-        """Read a chunk of a whole reply."""
-        for event in self._blocks(chunk):
+    def add(self, value: TokenChunk | Made) -> None:
+        """Read a chunk of a whole reply, or what calls gave."""
+        for event in self._blocks(value):
             self._collected.add(event)
 
     def body(self) -> bytes:
@@ -259,9 +300,9 @@ class MessageAnswer:
         message.context_management = self._context
         return _encode(message)
 
-    def encode(self, chunk: TokenChunk) -> bytes:
-        """Return the events of the next chunk of a stream."""
-        blocks = self._blocks(chunk)
+    def encode(self, value: TokenChunk | Made) -> bytes:
+        """Return the events of the next chunk of a stream, or of what calls gave."""
+        blocks = self._blocks(value)
         if self._started:
             return _framed(blocks)
         self._started = True
@@ -271,11 +312,50 @@ class MessageAnswer:
     def closing(self) -> bytes:
         return _framed((MessageDelta(self._end(), self._usage(), self._context), MessageStop()))
 
-    def _blocks(self, chunk: TokenChunk) -> list[BlockEvent]:
-        events = [*self._writer.write(self.answer.read(chunk))]
-        if chunk.finish_reason:
+    @property
+    def completion_tokens(self) -> int:
+        return self.answer.completion_tokens
+
+    @property
+    def waiting(self) -> dict[str, WaitingCall]:
+        """The calls of MCP servers that wait to be made, by their ids."""
+        ended = self.answer.finish_reason == "stop" and not isinstance(self.answer.stop_reason, str)
+        return {
+            call.id: WaitingCall(*self._served[call.name], call.arguments)
+            for call in (self._round.calls if ended else ())
+            if call.name in self._served
+        }
+
+    @property
+    def goes_on(self) -> bool:
+        return not self._asks
+
+    def end_round(self) -> tuple[Message, ...]:
+        """Return what the model said in this round, and what its calls gave."""
+        said, self._round = self._round.messages(), SaidRound()
+        self.answer.go_on()
+        return said
+
+    def conclude(self, reason: str) -> None:
+        """End an answer that does not go on after its calls."""
+        self.answer.finish_reason = reason
+
+    def _blocks(self, value: TokenChunk | Made) -> list[BlockEvent]:
+        if isinstance(value, dict):
+            return [event for made in value.items() for event in self._result(*made)]
+        parts = self.answer.read(value)
+        self._round.add(parts)
+        self._asks = self._asks or any(
+            isinstance(part, CallBegun) and part.name not in self._served for part in parts
+        )
+        events = [*self._writer.write(parts)]
+        if value.finish_reason:
             events += self._writer.stop()
         return events
+
+    def _result(self, id: str, outcome: McpOutcome) -> Iterator[BlockEvent]:
+        self._round.add_result(id, outcome)
+        return self._writer.write_result(id, outcome)
 
     def _message(self, content: list[ContentBlock], end: MessageEnd) -> AnthropicMessage:
         return AnthropicMessage(
@@ -300,7 +380,7 @@ class MessageAnswer:
             return "model_context_window_exceeded" if full else "max_tokens"
         if sequence is not None:
             return "stop_sequence"
-        return "tool_use" if self.answer.called else "end_turn"
+        return "tool_use" if self._asks else "end_turn"
 
     def _usage(self) -> AnthropicUsage:
         answer = self.answer

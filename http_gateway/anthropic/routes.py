@@ -7,6 +7,7 @@ changes nothing.
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -17,7 +18,9 @@ from starlette.responses import Response
 from http_gateway import problems
 from http_gateway.access.record import RequestRecord
 from http_gateway.anthropic.bodies import COUNT, MESSAGE
+from http_gateway.anthropic.content import listed_tools
 from http_gateway.anthropic.context_edits import AppliedEdit, edited
+from http_gateway.anthropic.mcp_servers import offered_by
 from http_gateway.anthropic.reply import (
     AnthropicMessage,
     BlockDelta,
@@ -28,6 +31,7 @@ from http_gateway.anthropic.reply import (
     MessageDelta,
     MessageStart,
     MessageStop,
+    Served,
     StreamPing,
     TokenCount,
 )
@@ -47,11 +51,16 @@ from http_gateway.chats.answering import (
     renamed,
     with_hints,
 )
+from http_gateway.mcp.calls import McpCalls
+from http_gateway.mcp.rounds import Made, run_rounds
+from http_gateway.mcp.servers import McpServers
+from http_gateway.openai.tools import check_tools, known_tool
 from http_gateway.openapi import JSON, WITH_MODEL, AnthropicError, EventKinds, operation
-from http_gateway.streams.sse import named_event
+from http_gateway.streams.sse import Feed, named_event
+from sax.chat import Tool
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
-from sax.types import ChatOptions, GenerateRequest, Message
+from sax.types import ChatOptions, GenerateRequest, Message, TokenChunk
 
 _told = partial(operation, errors=AnthropicError, statuses=WITH_MODEL)
 _EVENTS = EventKinds(
@@ -62,9 +71,19 @@ _MESSAGE = _told(AnthropicMessage, body=MESSAGE, events=_EVENTS)
 _COUNT = _told(TokenCount, body=COUNT)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnthropicOffer:
+    """The tools of one request, those of MCP servers with them."""
+
+    chat: ChatOptions
+    served: Served
+    calls: McpCalls | None  # None: nothing is called here
+
+
 class AnthropicRoutes:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, mcp: McpServers) -> None:
         self._backend = backend
+        self._mcp = mcp
         self._answering = ChatAnswering(backend)
 
     def router(self) -> APIRouter:
@@ -78,22 +97,26 @@ class AnthropicRoutes:
         body = MessageRequest.model_validate_json(await read_body(request, RequestRoute.MESSAGES))
         body.check()
         model_id = await self._backend.catalog.resolve(body.model)
-        prompt, edits = await self._prompt(request, body, model_id)
+        offer = await self._offer(body)
+        sent = await self._backend.with_images(body.prompt)
+        prompt, edits = await self._edited(request, body, model_id, sent, offer.chat)
         made = MessageAnswer(
             f"msg_{uuid.uuid4().hex}",
             body.model,
-            body.shape(),
+            replace(body.shape(), tools=offer.chat.callable_tools),
             max_tokens=body.max_tokens,
             thinking_shown=body.thoughts.shown,
             context=UNSET if body.context_management is None else ContextManagement(edits),
+            served=offer.served,
         )
-        question = self._question(request, body, model_id, prompt, made.id)
+        asked = self._asked(body, model_id, prompt, offer.chat, made.id)
+        feed = self._feed(request, asked, made, offer.calls)
         if body.stream:
             style = ChatStream(
                 encode=made.encode, closing=made.closing, failure=_failure, headers=_request_id()
             )
-            return self._answering.stream(request, question, made.answer, style)
-        await self._answering.read(request, question, made.answer, made.add)
+            return self._answering.stream(request, feed, made.answer, style)
+        await self._answering.read(request, feed, made.answer, made.add)
         return Response(made.body(), headers=_request_id(), media_type=JSON)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -103,19 +126,34 @@ class AnthropicRoutes:
         body.check()
         model_id = await self._backend.catalog.resolve(body.model)
         sent = await self._backend.with_images(body.prompt)
-        before = await self._count(request, body, model_id, sent)
+        chat = (await self._offer(body)).chat
+        before = await self._count(request, chat, model_id, sent)
         reply: TokenCount = {"input_tokens": before}
         if body.edits:
-            prompt, _ = await self._edited(request, body, model_id, sent)
-            after = await self._count(request, body, model_id, prompt)
+            prompt, _ = await self._edited(request, body, model_id, sent, chat)
+            after = await self._count(request, chat, model_id, prompt)
             reply = {"input_tokens": after, "context_management": {"original_input_tokens": before}}
         return Response(msgspec.json.encode(reply), headers=_request_id(), media_type=JSON)
 
-    async def _prompt(
-        self, request: Request, body: AnthropicFields, model_id: str
-    ) -> tuple[tuple[Message, ...], list[AppliedEdit]]:
-        sent = await self._backend.with_images(body.prompt)
-        return await self._edited(request, body, model_id, sent)
+    async def _offer(self, body: AnthropicFields) -> AnthropicOffer:
+        """Return the tools of a request; those of MCP servers are asked for."""
+        if not body.servers:
+            return AnthropicOffer(chat=body.options, served={}, calls=None)
+        calls = McpCalls(self._mcp, body.servers)
+        calls.check()
+        listed = listed_tools(body.messages)
+        found: list[tuple[Tool, tuple[str, str]]] = []
+        for server in body.servers:
+            listing = server.pinned if server.pinned is not None else listed.get(server.label)
+            if listing is None:
+                listing = await calls.tools(server)
+            found += offered_by(server, listing)
+        tools = (*body.options.tools, *(tool for tool, _ in found))
+        check_tools(tools, "tools[{}]")
+        if body.options.tool_name:
+            known_tool(body.options.tool_name, tools)
+        served = {tool.name: place for tool, place in found}
+        return AnthropicOffer(chat=replace(body.options, tools=tools), served=served, calls=calls)
 
     async def _edited(
         self,
@@ -123,16 +161,17 @@ class AnthropicRoutes:
         body: AnthropicFields,
         model_id: str,
         prompt: tuple[Message, ...],
+        options: ChatOptions,
     ) -> tuple[tuple[Message, ...], list[AppliedEdit]]:
         async def count(chat: tuple[Message, ...]) -> int:
-            return await self._count(request, body, model_id, chat)
+            return await self._count(request, options, model_id, chat)
 
         return await edited(body.edits, prompt, count)
 
     async def _count(
         self,
         request: Request,
-        body: AnthropicFields,
+        options: ChatOptions,
         model_id: str,
         prompt: tuple[Message, ...],
     ) -> int:
@@ -143,28 +182,36 @@ class AnthropicRoutes:
             return len((await client.tokenize(model_id, prompt, limit_s, chat=chat))[0])
 
         try:
-            return await self._backend.run(request, with_hints(body.options, HINTS, tokens))
+            return await self._backend.run(request, with_hints(options, HINTS, tokens))
         except SaxError as error:
             raise renamed(error, NAMES) from error
 
-    def _question(
+    def _asked(
         self,
-        request: Request,
         body: MessageRequest,
         model_id: str,
         prompt: tuple[Message, ...],
+        chat: ChatOptions,
         reply_id: str,
-    ) -> ChatQuestion:
-        generate = GenerateRequest(
+    ) -> GenerateRequest:
+        return GenerateRequest(
             model_id=model_id,
             prompt=prompt,
             sampling=body.sampling(),
-            chat=body.options,
+            chat=chat,
             request_id=RequestRecord.current().id_in_cell(reply_id),
             session=body.session,
         )
+
+    def _feed(
+        self, request: Request, asked: GenerateRequest, made: MessageAnswer, calls: McpCalls | None
+    ) -> Feed[TokenChunk | Made]:
         limit_s = self._backend.limit_s(request)
-        return ChatQuestion(generate=generate, limit_s=limit_s, names=NAMES, hints=HINTS)
+        question = ChatQuestion(generate=asked, limit_s=limit_s, names=NAMES, hints=HINTS)
+        if calls is None:
+            return self._answering.feed(question)
+        ask = partial(self._answering.ask, question)
+        return partial(run_rounds, asked, made, ask, calls, limit_s)
 
 
 def _request_id() -> dict[str, str]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from http_gateway.anthropic.blocks import check_cache_control
 from http_gateway.anthropic.content import AnthropicTurn, read_chat, referenced_tools
 from http_gateway.anthropic.context_edits import Edit, read_edits
+from http_gateway.anthropic.mcp_servers import AnthropicServer, read_servers
 from http_gateway.anthropic.thinking import AskedThinking, read_thinking
 from http_gateway.anthropic.threads import check_thread
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
@@ -37,7 +38,6 @@ SHARED_UNCHANGED: dict[str, tuple[object, ...]] = {
     "speed": ("standard", "fast"),  # there is one speed
     "user_profile_id": (),
     "workspace_id": (),
-    "mcp_servers": ([],),
 }
 MESSAGE_UNCHANGED: dict[str, tuple[object, ...]] = {
     **SHARED_UNCHANGED,
@@ -76,6 +76,7 @@ class AnthropicFields(BaseModel):
     tool_choice: Annotated[dict[str, object], bounded(_ROUTE, "tool_choice")] | None = None
     thinking: Annotated[dict[str, object], bounded(_ROUTE, "thinking")] | None = None
     output_config: Annotated[dict[str, object], bounded(_ROUTE, "output_config")] | None = None
+    mcp_servers: Annotated[list[dict[str, object]], bounded(_ROUTE, "mcp_servers")] | None = None
     cache_control: dict[str, object] | None = None
     context_management: (
         Annotated[dict[str, object], bounded(_ROUTE, "context_management")] | None
@@ -102,12 +103,18 @@ class AnthropicFields(BaseModel):
         return read_edits(self.context_management)
 
     @cached_property
+    def servers(self) -> tuple[AnthropicServer, ...]:
+        """The MCP servers. Raises InvalidRequest or UnsupportedParameter naming the part."""
+        return read_servers(self.mcp_servers or (), self.tools or ())
+
+    @cached_property
     def options(self) -> ChatOptions:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
         # A last message of the assistant is the beginning of its answer.
         begun = bool(self.prompt) and self.prompt[-1].role == "assistant"
         tools = read_anthropic_tools(self.tools or (), referenced_tools(self.messages))
-        choice, name, several = read_anthropic_choice(self.tool_choice, tools)
+        more = bool(self.servers)
+        choice, name, several = read_anthropic_choice(self.tool_choice, tools, more=more)
         return ChatOptions(
             tools=tools,
             tool_choice=choice,
@@ -127,7 +134,7 @@ class AnthropicFields(BaseModel):
     def _check_shared(self) -> None:
         check_cache_control(self.cache_control, "cache_control")
         check_thread(self.thread)
-        _ = self.options, self.edits  # checks their fields
+        _ = self.servers, self.options, self.edits  # checks their fields
 
     def _template_kwargs(self) -> str:
         """Return the variables of the template as JSON; "": there are none."""

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from http_gateway.anthropic.blocks import check_cache_control
-from http_gateway.openai.tools import known_tool, object_at, read_name, read_tools, refuse_others
+from http_gateway.anthropic.mcp_servers import TOOLSET
+from http_gateway.openai.tools import (
+    check_tools,
+    known_tool,
+    object_at,
+    read_name,
+    refuse_others,
+    to_tool,
+)
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Tool, ToolChoice
 from sax.errors import InvalidRequest, UnsupportedParameter
@@ -38,8 +46,15 @@ def read_anthropic_tools(
     Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type.
     """
     deferred: set[str] = set()
-    functions = [_function_of(each, f"tools[{n}]", deferred) for n, each in enumerate(entries)]
-    tools = {each.name: each for each in read_tools(functions, "tools[{}]", "input_schema")}
+    paths = {f"tools[{n}]": object_at(each, f"tools[{n}]") for n, each in enumerate(entries)}
+    functions = {
+        at: _function_of(each, at, deferred)
+        for at, each in paths.items()
+        if each.get("type") != TOOLSET
+    }
+    read = tuple(to_tool(each, at, "input_schema") for at, each in functions.items())
+    check_tools(read, "tools[{}]")
+    tools = {each.name: each for each in read}
     for name in referenced:
         if name not in tools:
             raise InvalidRequest(
@@ -50,13 +65,13 @@ def read_anthropic_tools(
     return (*loaded, *(tools[name] for name in referenced if name in deferred))
 
 
-def _function_of(entry: object, at: str, deferred: set[str]) -> dict[str, Any]:
+def _function_of(fields: dict[str, Any], at: str, deferred: set[str]) -> dict[str, Any]:
     """deferred: names of tools that are not shown before they are referred to; added to."""
-    fields = object_at(entry, at)
     kind = fields.pop("type", None)
     if kind not in (None, "custom"):
         raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: send tools of your own (custom) only",
+            f"{at}.type {quoted(kind)} is not supported: send tools of your own (custom), or those "
+            f"of an MCP server ({TOOLSET})",
             param=f"{at}.type",
         )
     check_cache_control(fields.pop("cache_control", None), f"{at}.cache_control")
@@ -84,10 +99,14 @@ def _with_examples(description: object, examples: object, at: str) -> str:
 
 
 def read_anthropic_choice(
-    value: Mapping[str, object] | None, tools: Sequence[Tool]
+    value: Mapping[str, object] | None, tools: Sequence[Tool], *, more: bool = False
 ) -> tuple[str, str, bool]:
     """Return the choice, the name of the tool that must be called, if one must, and True if there
-    may be several calls. Raises InvalidRequest or UnsupportedParameter naming the field."""
+    may be several calls.
+
+    more: there are tools that are not known yet. Raises InvalidRequest or UnsupportedParameter
+    naming the field.
+    """
     if value is None:
         return ToolChoice.AUTO, "", True
     fields = dict(value)
@@ -102,10 +121,11 @@ def read_anthropic_choice(
             "tool_choice.disable_parallel_tool_use: send true or false",
             param="tool_choice.disable_parallel_tool_use",
         )
-    if kind == "any" and not tools:
+    if kind == "any" and not (tools or more):
         raise InvalidRequest("tool_choice is any: send tools, too", param="tool_choice")
     name = ""
     if kind == "tool":
-        name = known_tool(read_name(fields.pop("name", None), "tool_choice"), tools)
+        name = read_name(fields.pop("name", None), "tool_choice")
+        name = name if more else known_tool(name, tools)
     refuse_others(fields, "tool_choice")
     return CHOICES[kind], name, not single

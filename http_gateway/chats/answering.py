@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from sax.errors import SaxError, UnsupportedParameter
 from sax.types import ChatOptions, GenerateRequest, TokenChunk
 
 _Answer = TypeVar("_Answer")
+_Value = TypeVar("_Value")  # chunks, or chunks and what calls gave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +34,11 @@ class ChatQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatStream:
+class ChatStream(Generic[_Value]):
     """Encoders of one streamed answer."""
 
-    encode: Callable[[TokenChunk], bytes]
-    closing: Callable[[], bytes]  # after the last chunk
+    encode: Callable[[_Value], bytes]
+    closing: Callable[[], bytes]  # after the last value
     failure: Callable[[SaxError], bytes]
     headers: Mapping[str, str] = field(default_factory=dict[str, str])  # beside those of any stream
 
@@ -48,27 +50,31 @@ class ChatAnswering:
     async def read(
         self,
         request: Request,
-        question: ChatQuestion,
+        feed: Feed[_Value],
         answer: DividedAnswer,
-        add: Callable[[TokenChunk], object],
+        add: Callable[[_Value], object],
     ) -> None:
-        """Pass every chunk to `add`, which reads it into `answer`. Raises SaxError."""
+        """Pass every value of the feed to `add`, which reads it into `answer`. Raises SaxError."""
         waiting = [self._backend.on_first_token(request)]
 
-        def sink(chunk: TokenChunk) -> None:
+        def sink(value: _Value) -> None:
             if waiting:
                 waiting.pop()()
-            add(chunk)
+            add(value)
 
         try:
-            await self._backend.run(request, self._feed(question)(sink))
+            await self._backend.run(request, feed(sink))
         finally:
             self._backend.count(answer.prompt_tokens, answer.completion_tokens)
         if not answer.finished:
             raise ended_early()
 
     def stream(
-        self, request: Request, question: ChatQuestion, answer: DividedAnswer, style: ChatStream
+        self,
+        request: Request,
+        feed: Feed[_Value],
+        answer: DividedAnswer,
+        style: ChatStream[_Value],
     ) -> Response:
         """Stream the answer, which `style.encode` reads into `answer`."""
 
@@ -83,23 +89,30 @@ class ChatAnswering:
 
         first = self._backend.on_first_token(request)
         return EventStream(
-            [EventSource(self._feed(question), style.encode)],
+            [EventSource(feed, style.encode)],
             Script(closing=closing, failure=style.failure, on_first=first, on_end=end),
             style.headers,
         )
 
-    def _feed(self, question: ChatQuestion) -> Feed[TokenChunk]:
-        async def ask(sink: Callable[[TokenChunk], None]) -> None:
-            async def once(chat: ChatOptions) -> None:
-                generate = replace(question.generate, chat=chat)
-                await self._backend.generate_to(generate, sink, question.limit_s)
+    def feed(self, question: ChatQuestion) -> Feed[TokenChunk]:
+        return partial(self.ask, question, question.generate)
 
-            try:
-                await with_hints(question.generate.chat, question.hints, once)
-            except SaxError as error:
-                raise renamed(error, question.names) from error
+    async def ask(
+        self,
+        question: ChatQuestion,
+        generate: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+    ) -> None:
+        """Pass the chunks of the question, or of one that goes on from it, to `sink`."""
 
-        return ask
+        async def once(chat: ChatOptions) -> None:
+            asked = replace(generate, chat=chat)
+            await self._backend.generate_to(asked, sink, question.limit_s)
+
+        try:
+            await with_hints(generate.chat, question.hints, once)
+        except SaxError as error:
+            raise renamed(error, question.names) from error
 
 
 async def with_hints(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import AnswerEvent, ContentDelta, ReasoningDelta
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.shape import Shape
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import AnswerEvent, ContentDelta, ReasoningDelta
 from sax.types import TokenChunk
 
 
@@ -14,6 +14,7 @@ class DividedAnswer:
         self._shape = shape
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
+        self._before = (0, 0, 0, 0)  # counts of earlier rounds
         self.prompt_tokens = 0
         self.cached_tokens = 0  # of the prompt
         self.completion_tokens = 0
@@ -25,11 +26,6 @@ class DividedAnswer:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
-
-    @property
-    def called(self) -> bool:
-        """True once the answer has a call."""
-        return self._parser is not None and self._parser.calls > 0
 
     def read(self, chunk: TokenChunk) -> list[AnswerEvent]:
         """Return the parts that the next chunk adds."""
@@ -46,10 +42,22 @@ class DividedAnswer:
             return events
         return [event for event in events if not isinstance(event, ReasoningDelta)]
 
+    def go_on(self) -> None:
+        """Read a further round of the answer next; tokens of all rounds are counted."""
+        self._begun, self.finish_reason = False, None
+        self._before = (
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.completion_tokens,
+            self.reasoning_tokens,
+        )
+
     def _count(self, chunk: TokenChunk) -> None:
+        prompt, cached, completion, reasoning = self._before
         if chunk.prompt_tokens:
-            self.prompt_tokens, self.cached_tokens = chunk.prompt_tokens, chunk.cached_tokens
-        self.completion_tokens = chunk.completion_tokens
-        self.reasoning_tokens = chunk.reasoning_tokens
+            self.prompt_tokens = prompt + chunk.prompt_tokens
+            self.cached_tokens = cached + chunk.cached_tokens
+        self.completion_tokens = completion + chunk.completion_tokens
+        self.reasoning_tokens = reasoning + chunk.reasoning_tokens
         self.schema_violation = chunk.schema_violation
         self.finish_reason, self.stop_reason = chunk.finish_reason, chunk.stop_reason

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from http_gateway.mcp.session import McpLimits, McpSession
 from sax.errors import PermissionDenied
 from sax.format import quoted
+from sax.mcp.http_transport import HttpTransport
+from sax.mcp.session import McpLimits, McpSession
 
 
 def read_mcp_servers(text: str) -> frozenset[str]:
@@ -51,7 +52,7 @@ class McpServers:
         async with httpx.AsyncClient(
             transport=self.transport, timeout=self.limits.seconds, trust_env=False
         ) as http:
-            session = McpSession(http, url, headers, self.limits)
+            session = McpSession(HttpTransport(http, url, headers, self.limits), self.limits)
             await session.open()
             try:
                 yield session

@@ -19,6 +19,7 @@ from http_gateway.access.record import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.chats.answering import ChatAnswering, ChatQuestion, ChatStream
+from http_gateway.chats.stopwatch import Stopwatch
 from http_gateway.ollama.bodies import CHAT, EMBED, GENERATE, OLD_EMBED
 from http_gateway.ollama.names import untagged
 from http_gateway.ollama.reply import (
@@ -28,7 +29,6 @@ from http_gateway.ollama.reply import (
     OllamaTextReply,
     OllamaVector,
     OllamaVectors,
-    Stopwatch,
     chat_reply,
     loaded,
     text_reply,
@@ -130,13 +130,13 @@ class OllamaRoutes:
         watch = Stopwatch(time.perf_counter, RequestRecord.current().arrived_s)
         made = OllamaAnswer(form, body.model, body.shape(), watch)
         prompt = await self._backend.with_images(prompt)
-        question = self._question(request, body, model_id, prompt)
+        feed = self._answering.feed(self._question(request, body, model_id, prompt))
         if body.streamed:
             style = ChatStream(
                 encode=made.encode, closing=made.closing, failure=_failure, headers=_LINES
             )
-            return self._answering.stream(request, question, made.answer, style)
-        await self._answering.read(request, question, made.answer, made.add)
+            return self._answering.stream(request, feed, made.answer, style)
+        await self._answering.read(request, feed, made.answer, made.add)
         return Response(made.body(), media_type=JSON)
 
     def _question(

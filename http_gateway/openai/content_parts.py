@@ -4,7 +4,7 @@ assistants."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import NoReturn, cast
 
 from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
 from http_gateway.images.sound_link import SoundLink, read_sound
@@ -35,6 +35,8 @@ def _read_part(part: object, at: str, role: str) -> str | ImageLink:
     fields = dict(cast("Mapping[str, object]", part))
     kind = fields.pop("type", None)
     kinds = {"user": PARTS, "assistant": ("text", "refusal")}.get(role, PARTS[:1])
+    if kind == "file":
+        refuse_file(at, "a text part", "image_url")
     if kind not in kinds:
         raise UnsupportedParameter(
             f"{at}.type {quoted(kind)} is not supported in a message of the role {role}: send "
@@ -43,6 +45,15 @@ def _read_part(part: object, at: str, role: str) -> str | ImageLink:
         )
     readers = {"text": _text, "refusal": _refusal, "image_url": _image, "input_audio": _sound}
     return readers[str(kind)](fields, at)
+
+
+def refuse_file(at: str, text: str, image: str) -> NoReturn:
+    """Raise UnsupportedParameter for the file of a document. text, image: what to send instead."""
+    raise UnsupportedParameter(
+        f"{at}.type: files of documents, such as PDF, are not read here: send their text as "
+        f"{text}, or their pages as images ({image}), to a model that sees",
+        param=f"{at}.type",
+    )
 
 
 def _image(fields: dict[str, object], at: str) -> ImageLink:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from http_gateway.dialects.answer_parser import AnswerParser, divides
-from http_gateway.dialects.events import (
+from http_gateway.openai.custom_tools import CustomInput
+from http_gateway.openai.shape import Shape
+from sax.chat import AnswerFormat
+from sax.dialects.answer_parser import AnswerParser, divides
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
@@ -14,9 +17,6 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from http_gateway.openai.custom_tools import CustomInput
-from http_gateway.openai.shape import Shape
-from sax.chat import AnswerFormat
 
 Delta = dict[str, Any]
 

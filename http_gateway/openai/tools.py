@@ -90,6 +90,11 @@ def _schema(value: object, at: str) -> str:
     return text
 
 
+def called_name(name: str, space: str = "") -> str:
+    """Return the name by which the model calls a tool. space: its namespace, or MCP server."""
+    return f"{space}__{name}" if space else name
+
+
 def refuse_others(parts: Mapping[str, object], at: str) -> None:
     """Raise UnsupportedParameter for fields that nobody has read, unless unknown ones may pass."""
     check_names(parts, f"{at}.")

@@ -40,7 +40,7 @@ from model_server.kernels.cpu.served import has_native, overwrite_of
 from model_server.kernels.paged import Kernel, KernelRefusal
 from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
-from model_server.models.layers.decoder import set_live_rows
+from model_server.models.layers.decoder import ShownStreams, set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
@@ -96,6 +96,7 @@ class StepProgram:
         logits: jax.sharding.Sharding | None = None,
         window_layers: Sequence[bool] = (),
         encoder: EncoderProgram | None = None,
+        shows: tuple[int, ...] | None = None,
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on.
 
@@ -104,6 +105,8 @@ class StepProgram:
         logits: their sharding, f32[R, V], between the two programs; None: replicated.
 
         encoder: of the first stage of a model whose limits have media; None: it takes text alone.
+
+        shows: hidden states that a forward pass gives beside its logits, as `Recipe.shows`.
         """
         self._blueprint = blueprint
         self._kernel = kernel
@@ -123,6 +126,7 @@ class StepProgram:
         # None: this stage chooses no tokens.
         self.state = state if stage is None or stage.is_last else None
         self.encoder = encoder
+        self.shows = shows
         first = stage is None or stage.is_first
         assert (encoder is not None) == (limits.media is not None and first), "media need one"
         _check_levels(limits, stage)
@@ -152,10 +156,11 @@ class StepProgram:
         made: Any = self.everywhere
         if self.state is not None:
             made = Computed(*[self._logits, made])
+        shown = () if self.shows is None else (self.everywhere,)
         jitted = jax.jit(
             self._trace(layout),
             donate_argnums=1,
-            out_shardings=(made, jax.tree.map(lambda array: array.sharding, self.pages)),
+            out_shardings=(made, jax.tree.map(lambda array: array.sharding, self.pages), *shown),
             compiler_options=options_for(self.everywhere),
         )
         vector = self._input((layout.size,), jnp.int32)
@@ -306,6 +311,8 @@ class StepProgram:
                 batch = batch.with_states(self.limits.page_size)
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
+            if self.shows:
+                model.shown = ShownStreams(self.shows)
             if stage is None:
                 hidden, pages = run_step(model, pages, parts, batch, given, buffer, levels)
             else:
@@ -318,9 +325,15 @@ class StepProgram:
                 hidden = model.final_norm(hidden)
             rows = hidden.at[parts["row_index"]].get(mode="promise_in_bounds")
             settings = vector[layout.choices :].reshape(-1, layout.logit_rows)
-            return Computed(model.logits(rows), settings), pages
+            return Computed(model.logits(rows), settings), pages, *self._shown(model, hidden)
 
         return step
+
+    def _shown(self, model: Any, hidden: jax.Array) -> tuple[jax.Array, ...]:
+        """Return what a draft head is shown of a step, f32[T, W], if there is one."""
+        if self.shows is None:
+            return ()
+        return (model.shown.joined() if self.shows else hidden,)
 
 
 def _check_levels(limits: EngineLimits, stage: Stage | None) -> None:

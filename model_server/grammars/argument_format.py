@@ -59,6 +59,8 @@ def arguments_format(form: CallForm, schema: dict[str, Any]) -> Format:
             return _members(schema, _Pairs(form, schema), form.comma)
         case Arguments.PYTHON:
             return _members(schema, _Keywords(form, schema), form.comma or ", ")
+        case Arguments.TAGS:
+            return _members(schema, _Tags(form, schema), "")
         case Arguments.LOOSE:
             return _Loose(form, schema).object(schema)
         case _:
@@ -167,6 +169,44 @@ class _Pairs(_Style):
     def any_pair(self) -> Format:
         text = tag(self.form.behind_key("string"), _ANY, self.form.close)
         return in_row(const(self.form.pair), _KEY, text)
+
+
+class _Tags(_Style):
+    def __init__(self, form: CallForm, root: dict[str, Any], depth: int = 0) -> None:
+        super().__init__(form, root)
+        self._depth = depth
+
+    def pair(self, key: str, schema: Any) -> Format:
+        options = [self._tag(key, content) for content in self._values(schema)]
+        return options[0] if len(options) == 1 else either(*options)
+
+    def any_pair(self) -> Format:
+        colon = self.form.behind_key("")
+        text = tag(colon, _ANY, self.form.close)
+        return in_row(const(self.form.pair), _KEY, text, _KEY, const(colon))
+
+    def _tag(self, key: str, content: Format) -> Format:
+        form, colon = self.form, self.form.behind_key("")
+        return tag(form.pair + key + colon, content, form.close + key + colon)
+
+    def _values(self, schema: Any) -> list[Format]:
+        types = types_of(schema, self.root)
+        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        options: list[Format] = []
+        if "string" in types:
+            known = self.texts(schema)
+            options.append(either(*map(const, known)) if known else _ANY)
+        if self._depth < _DEEPEST:
+            inner = _Tags(self.form, self.root, self._depth + 1)
+            if "array" in types:
+                item = inner.pair(self.form.item, parts.get("items", {}))
+                options.append(_listed(item, ""))
+            if "object" in types:
+                options.append(_members(parts, inner, ""))
+        if scalars := sorted(types & {"number", "boolean", "null"}):
+            only = types == set(scalars)
+            options.append(self.json(schema if only else {"type": scalars}))
+        return options or [_ANY]
 
 
 class _Keywords(_Style):

@@ -153,6 +153,12 @@ def _call(form: CallForm, tool: Tool, *, forced: bool) -> Format:
     return tag(begin, in_row(*between, arguments_format(form, schema)), form.tail)
 
 
+def promised(tool: Tool, chat: ChatOptions) -> str | None:
+    """Return the schema that arguments of calls of a tool keep to; None: the model writes them as
+    it likes."""
+    return json.dumps(_schema(tool)) if chat.must_call or tool.strict else None
+
+
 def _schema(tool: Tool) -> dict[str, Any]:
     if not tool.parameters:
         return {"type": "object", "properties": {}, "additionalProperties": False}

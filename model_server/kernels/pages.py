@@ -19,6 +19,14 @@ from model_server.kernels.local_devices import full
 HIGHEST = {jnp.dtype("int8"): 127.0, jnp.dtype("float8_e4m3fn"): 448.0}
 
 
+def kept_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Return the dtype of hidden states beside pages of this one: float32, or bits of bfloat16.
+
+    XLA on CPU would convert all pages of bfloat16 to write a few tokens; bits it writes in place.
+    """
+    return jnp.dtype(jnp.float32 if jnp.dtype(dtype) == jnp.float32 else jnp.uint16)
+
+
 class LayerPages(NamedTuple):
     """Pages of one layer; int8 and float8 have a scale per head and token.
 
@@ -66,6 +74,8 @@ class CacheShape:
     # own, of which it keeps none; None: to its own. (): all to their own.
     lenders: tuple[int | None, ...] = ()
     others: tuple[HeadShape | None, ...] = ()  # of each layer; None: as above; (): all as above
+    # Numbers of a hidden state that is kept of each token, in place of a last layer; 0: none
+    kept: int = 0
 
     def layer(
         self, index: int, pages: int, page_size: int, dtype: jnp.dtype, shapes: Shapes
@@ -73,13 +83,21 @@ class CacheShape:
         """Shapes of one layer's arrays on all devices, the scratch page included."""
         if (state := self.state_of(index)) is not None:
             return tuple(jax.ShapeDtypeStruct((pages + 1, *a.shape), jnp.float32) for a in state)
+        if self.is_kept(index):
+            return (jax.ShapeDtypeStruct((pages + 1, page_size, self.kept), kept_dtype(dtype)),)
         other = self.others[index] if self.others else None
         made = self if other is None else replace(self, **other._asdict())
         return shapes(made, pages, page_size, dtype)
 
     def axes(self, index: int) -> tuple[str | None, ...]:
         """Logical axis of the second dimension of each array of a layer's state."""
+        if self.is_kept(index):
+            return (None,)
         return tuple(array.axis for array in self.state_of(index) or ())
+
+    def is_kept(self, index: int) -> bool:
+        """True if hidden states lie in this place: [P + 1, G, kept]."""
+        return bool(self.kept) and index == self.layers - 1
 
     def state_of(self, index: int) -> tuple[StateArray, ...] | None:
         """Arrays that a layer keeps in place of keys and values of its own; None: it has some."""

@@ -95,7 +95,7 @@ class AskedLimits:
     def _steps_per_launch(self) -> int:
         config, placed = self.config, self.placed
         handoffs = config.gives_pages or config.takes_pages
-        drafted = placed.recipe.speculation.draft is not None
+        drafted = placed.recipe.speculation.drafter is not None
         if placed.stage is not None or drafted or handoffs:
             return 1
         return config.steps_per_launch or (_PROXIED_STEPS if is_proxied() else 1)
@@ -110,11 +110,12 @@ class AskedLimits:
     def _sliding_window(self, context: int) -> int | None:
         """Return the window of layers that have pages of their own; None: it would free no page.
 
-        Nor do they beside a draft model, whose pages have the numbers of all layers'.
+        Nor do they beside a draft model, whose pages have the numbers of all layers'. A draft head
+        has no layers with a window.
         """
         recipe = self.placed.recipe
         window = recipe.sliding_window
-        drafted = recipe.speculation.draft is not None  # beside whichever stage
+        drafted = recipe.speculation.draft is not None and recipe.shows is None  # in any stage
         return None if drafted or window is None or window >= context else window
 
     @property

@@ -133,6 +133,7 @@ class Deployment(PlacedModel):
             # As the head leaves them: a device computes the logits of its part of the vocabulary.
             logits=self.layout.sharding((1, self.recipe.vocab), (None, "vocab")),
             window_layers=self.window_layers(self.limits.windows.sliding),
+            shows=self.recipe.shows,
         )
 
     def allocate_pages(self) -> tuple[Pages, ...]:

@@ -1,7 +1,7 @@
-"""Loads a draft model beside the model whose tokens it drafts.
+"""Loads what drafts a model's tokens beside it: a draft model, or a head over its hidden states.
 
 It lies on the same devices, under the same memory plan, and its pages have the numbers of the
-model's own pages.
+model's own pages. A head is the draft layers of the model's own checkpoint, or an EAGLE-3 head.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
+
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import view_of
 from model_server.engine.buckets import Bucket
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.draft_program import DraftProgram, Lower, program_name
+from model_server.engine.running.head_program import HeadProgram
 from model_server.loading.deployment import Deployment
 from model_server.models.custom import CustomModel
+from model_server.models.draft_heads import own_head_recipe
+from model_server.models.eagle import eagle_recipe, is_eagle
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import AUTO, DraftRecipe, ModelClass, Recipe
 from model_server.models.registry import find, make_recipe
+from model_server.models.weights.weight import with_borrowed
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.format import human_bytes as human
@@ -33,20 +40,56 @@ Weights = Callable[[Deployment, Checkpoint | None], list[Any]]  # those of a dep
 
 
 @contextmanager
-def with_draft(recipe: Recipe, overrides: Mapping[str, str], open: Open) -> Iterator[Recipe]:
+def with_draft(
+    recipe: Recipe, overrides: Mapping[str, str], checkpoint: Checkpoint | None, open: Open
+) -> Iterator[Recipe]:
     """Yield the recipe with that of its draft model, whose checkpoint is open meanwhile.
 
-    overrides: of the model. Raises InvalidRequest naming DRAFT_MODEL, CheckpointError.
+    overrides, checkpoint: of the model. Raises InvalidRequest naming DRAFT_MODEL or SPECULATION,
+    CheckpointError.
     """
+    if recipe.speculation.own:
+        yield with_own_head(recipe, checkpoint)
+        return
     wanted = recipe.speculation.draft
     if wanted is None:
         yield recipe
         return
     with named(wanted):
         opened = nullcontext(None) if own_path(wanted) else open(wanted)
-    with opened as checkpoint:
-        config = checkpoint.config if checkpoint else None
-        yield drafted(recipe, overrides, config, checkpoint)
+    with opened as draft:
+        yield drafted(recipe, overrides, draft.config if draft else None, draft)
+
+
+def with_own_head(recipe: Recipe, checkpoint: Checkpoint | None) -> Recipe:
+    """Return the recipe with that of the draft layers in its own checkpoint.
+
+    checkpoint: None: their weights are random. Raises InvalidRequest naming SPECULATION.
+    """
+    head = recipe.own_head
+    if head is None:
+        raise InvalidRequest(
+            'SPECULATION is "mtp", and this model has no draft layers of its own that are read '
+            'here (docs/explanation/speculation.md): leave it out, or set it to "draft" and '
+            "DRAFT_MODEL to a draft model or an EAGLE-3 head",
+            param="overrides.SPECULATION",
+        )
+    if checkpoint is not None:
+        own = {name: name for name in checkpoint.names() if name.startswith(head.prefix)}
+        checkpoint = view_of(checkpoint, own)
+    made = own_head_recipe(recipe, head)
+    return _with_head(recipe, DraftRecipe(made, checkpoint, is_head=True), ())
+
+
+def _with_head(recipe: Recipe, head: DraftRecipe, shows: tuple[int, ...]) -> Recipe:
+    _check_plain(recipe)
+    if recipe.stages > 1:
+        raise InvalidRequest(
+            "draft layers and EAGLE-3 heads see hidden states of all stages, which a pipeline does "
+            "not pass back: leave out NUM_STAGES, or draft with a draft model",
+            param="overrides.SPECULATION",
+        )
+    return replace(recipe, draft=head, shows=shows)
 
 
 def drafted(
@@ -61,20 +104,35 @@ def drafted(
     sizes. Raises InvalidRequest naming DRAFT_MODEL.
     """
     wanted = recipe.speculation.draft or ""
+    if config is not None and is_eagle(config):
+        with named(wanted):
+            names = checkpoint.names() if checkpoint else ()
+            head, shows = eagle_recipe(recipe, config, names)
+        return _with_head(recipe, DraftRecipe(head, checkpoint, is_head=True), shows)
     made = _recipe_of(own_path(wanted) or AUTO, config, _overrides_of(recipe, overrides))
     if not isinstance(made, Recipe) or not made.causal:
         raise _refused(f"{wanted} makes no tokens: name a language model")
+    _check_plain(recipe)
+    if made.short_context is not None:
+        raise _refused(_LONG_ROPE)
+    made = replace(
+        made, speculation=replace(recipe.speculation, draft=None), media=None, media_rows=None
+    )
+    return replace(recipe, draft=DraftRecipe(made, checkpoint))
+
+
+_LONG_ROPE = "models with two lists of rotary factors (LongRoPE) have no draft model"
+
+
+def _check_plain(recipe: Recipe) -> None:
+    """Raise InvalidRequest for a model beside which nothing drafts."""
     if recipe.media is not None:
         raise _refused(
             f"a model with images or sounds has no draft model yet: publish it with "
             f"{recipe.media.override}=false, for text only, or without DRAFT_MODEL"
         )
-    if recipe.short_context is not None or made.short_context is not None:
-        raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")
-    made = replace(
-        made, speculation=replace(recipe.speculation, draft=None), media=None, media_rows=None
-    )
-    return replace(recipe, draft=DraftRecipe(made, checkpoint))
+    if recipe.short_context is not None:
+        raise _refused(_LONG_ROPE)
 
 
 @contextmanager
@@ -103,7 +161,7 @@ def check_vocabulary(tokenizer: Tokenizer, recipe: Recipe, read: Read) -> None:
 
     read: opens the tokenizer of its checkpoint.
     """
-    if recipe.draft is None:
+    if recipe.draft is None or recipe.draft.is_head:
         return
     checkpoint, wanted = recipe.draft.checkpoint, recipe.speculation.draft
     if checkpoint is None or wanted is None:
@@ -129,14 +187,19 @@ def deployed(deployment: Deployment) -> Deployment | None:
     draft = deployment.draft
     if draft is None:
         return None
-    limits, memory = deployment.limits, deployment.memory
-    return Deployment(draft.recipe, draft.blueprint, draft.layout, limits, memory)
+    limits, memory, borrowed = deployment.limits, deployment.memory, draft.borrowed
+    parts = draft.recipe, draft.blueprint, draft.layout
+    return Deployment(*parts, limits, memory, borrowed=borrowed)
 
 
 def program_of(deployment: Deployment, draft: Deployment) -> DraftProgram:
-    """Return the programs of a model's draft model."""
+    """Return the programs of a model's draft model or head."""
     most, known = deployment.limits.draft_tokens, min(deployment.recipe.vocab, draft.recipe.vocab)
-    return draft.program_of(partial(DraftProgram, most=most, known=known))
+    shows = deployment.recipe.shows
+    if shows is None:
+        return draft.program_of(partial(DraftProgram, most=most, known=known))
+    width = deployment.recipe.embed * max(1, len(shows))
+    return draft.program_of(partial(HeadProgram, most=most, known=known, width=width))
 
 
 def draft_programs(deployment: Deployment) -> dict[str, Lower]:
@@ -149,19 +212,30 @@ def draft_programs(deployment: Deployment) -> dict[str, Lower]:
 
 
 def read_draft(
-    deployment: Deployment, weights: Weights, buckets: Sequence[Bucket]
+    deployment: Deployment,
+    weights: Weights,
+    held: Sequence[jax.Array],
+    buckets: Sequence[Bucket],
 ) -> DraftModel | None:
     """Read the weights of a model's draft model, if it has one here, and allocate its pages.
 
-    buckets: of the steps. Raises CheckpointError.
+    held: the leaves of the model. buckets: of the steps. Raises CheckpointError.
     """
     draft, opened = deployed(deployment), deployment.recipe.draft
     if draft is None or opened is None:
         return None
-    with named(deployment.recipe.speculation.draft or ""):
-        leaves = weights(draft, opened.checkpoint)
+    with _named_drafter(deployment.recipe):
+        own = weights(draft, opened.checkpoint)
+    modules = draft.blueprint, deployment.blueprint
+    leaves, borrowed = with_borrowed(modules[0], draft.borrowed, own, modules[1], held)
     program = program_of(deployment, draft)
-    return DraftModel(program, leaves, draft.allocate_pages(), buckets)
+    return DraftModel(program, leaves, draft.allocate_pages(), buckets, borrowed)
+
+
+def _named_drafter(recipe: Recipe) -> AbstractContextManager[None]:
+    """Say of a CheckpointError that it is the draft model's; the model's own is named already."""
+    wanted = recipe.speculation.draft
+    return nullcontext() if wanted is None else named(wanted)
 
 
 def told_draft(deployment: Deployment) -> str:
@@ -171,7 +245,7 @@ def told_draft(deployment: Deployment) -> str:
         return ""
     pages = (limits.pages + 1) * draft.page_bytes(limits.page_size)
     return (
-        f", by {deployment.recipe.speculation.draft}, whose weights take "
+        f", by {deployment.recipe.speculation.drafter}, whose weights take "
         f"{human(draft.weight_bytes)} of that and its pages {human(pages)}"
     )
 

@@ -107,7 +107,7 @@ class LanguageModels:
         recipe = asked.recipe
         assert isinstance(recipe, Recipe), "the kind was chosen by it"
         recipe = asked.opened.enter_context(
-            with_draft(recipe, spec.overrides, opener.opener(report))
+            with_draft(recipe, spec.overrides, checkpoint, opener.opener(report))
         )
         text = self._text(spec, recipe, checkpoint)
         check_behind_proxy(recipe, self.config)
@@ -124,7 +124,8 @@ class LanguageModels:
         with self.context.loading(spec), opener.opened(spec, report) as checkpoint:
             recipe = recipe_of(spec, checkpoint.config if checkpoint else None)
             assert isinstance(recipe, Recipe), "only language models span hosts"
-            with with_draft(recipe, spec.overrides, opener.opener(report)) as recipe:
+            opened = with_draft(recipe, spec.overrides, checkpoint, opener.opener(report))
+            with opened as recipe:
                 load = self._planned(spec, recipe, checkpoint, limits)
                 runner = load.build(programs, report)
             self.context.keep(spec, runner, load.deployment.memory.total)

@@ -167,7 +167,7 @@ class LmLoad(LanguageLoad):
         leaves = weights(deployment, self._checkpoint)
         adapters = adapters_of(deployment, self._config)
         how, buckets = (self._checkpoint, self._seed, report), deployment.buckets
-        parts = read_parts(deployment, *how, weights, adapters, buckets)
+        parts = read_parts(deployment, *how, weights, leaves, adapters, buckets)
         if self.port is None:
             self.traffic = make_transfers(self._transfer, self._config, deployment)
         if (traffic := self.port or self.traffic) is not None:
@@ -238,7 +238,7 @@ def read_leaves(
 
     spec: the model, whose weights the workers of its island read if they can.
     """
-    declared, layout = plan.blueprint.declarations, plan.layout
+    declared, layout = plan.own_weights, plan.layout
     if checkpoint is None:
         return random_weights(declared, seed, report, layout)
     own = own_tensors(plan.recipe, plan.blueprint, layout, checkpoint)
@@ -290,13 +290,14 @@ def read_parts(
     seed: int,
     report: Report,
     weights: Weights,
+    held: Sequence[jax.Array],
     adapters: AdapterFiles | None,
     buckets: Sequence[Bucket],
 ) -> list[RunnerPart[Any]]:
     """Return the parts that hosts warm in this order; a draft model, if there is one, comes last.
 
-    weights: reads those of a deployment. adapters: of a model with room for them. buckets: of the
-    steps. Raises CheckpointError.
+    weights: reads those of a deployment. held: the leaves of the model. adapters: of a model with
+    room for them. buckets: of the steps. Raises CheckpointError.
     """
     parts: list[RunnerPart[Any]] = []
     if adapters is not None:
@@ -305,7 +306,7 @@ def read_parts(
         media, layout = plan.recipe.media, plan.layout
         read = encoder_weights(plan.encoder, layout, checkpoint, seed, report, media)
         parts.append(Encoder(encoder, read))
-    if (draft := read_draft(plan, weights, buckets)) is not None:
+    if (draft := read_draft(plan, weights, held, buckets)) is not None:
         parts.append(draft)
     return parts
 

@@ -16,6 +16,7 @@ from model_server.loading.device_memory import layout_for
 from model_server.loading.placed_model import place_model
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import ONE_DEVICE
+from model_server.models.weights.weight import borrowed_weights
 from sax.errors import MemoryPlanError
 from sax.format import human_bytes as human
 from sax.need import Need
@@ -29,9 +30,12 @@ def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerCo
     if recipe.mesh_shape:
         return Need(devices=devices, memory=memory, weights=placed.weight_bytes * devices)
     # Fewer devices hold fewer copies of replicated weights, so count one copy.
-    weights = recipe.blueprint(ONE_DEVICE, checkpoint).bytes
-    if recipe.draft is not None:
-        weights += recipe.draft.recipe.blueprint(ONE_DEVICE, recipe.draft.checkpoint).bytes
+    whole = recipe.blueprint(ONE_DEVICE, checkpoint)
+    weights = whole.bytes
+    if (opened := recipe.draft) is not None:
+        draft = opened.recipe.blueprint(ONE_DEVICE, opened.checkpoint)
+        borrowed = borrowed_weights(draft, whole) if opened.is_head else {}
+        weights += draft.bytes - sum(draft.declarations[each].bytes for each in borrowed)
     return Need(memory=memory, weights=weights)
 
 

@@ -5,8 +5,8 @@ Nothing is allocated. All byte counts are per device of the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from math import gcd
@@ -30,7 +30,7 @@ from model_server.loading.memory_plan import PageBytes
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
-from model_server.models.weights.weight import Blueprint
+from model_server.models.weights.weight import Blueprint, Declaration, borrowed_weights
 from sax.errors import InvalidRequest
 
 PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
@@ -63,6 +63,8 @@ class PlacedModel:
     layout: Layout
     beside: int = field(default=0, kw_only=True)  # bytes of temporaries beside those of the steps
     draft: PlacedModel | None = field(default=None, kw_only=True)  # over the same mesh
+    # Of a draft head: its weights, by index, that are the model's, by theirs
+    borrowed: Mapping[int, int] = field(default_factory=dict[int, int], kw_only=True)
     # The vision encoder, with the first stage; None: nothing of it lies here
     encoder: Blueprint | None = field(default=None, kw_only=True)
 
@@ -103,8 +105,14 @@ class PlacedModel:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of its weights, of its encoder's and of its draft model's."""
-        beside = sum(part.weight_bytes for part in self.parts_beside)
-        return self.blueprint.bytes_on(self.layout) + beside
+        own = sum(weight.bytes_on(self.layout) for weight in self.own_weights)
+        return own + sum(part.weight_bytes for part in self.parts_beside)
+
+    @property
+    def own_weights(self) -> tuple[Declaration, ...]:
+        """The weights that are read for it alone."""
+        every = enumerate(self.blueprint.declarations)
+        return tuple(weight for index, weight in every if index not in self.borrowed)
 
     @property
     def encoder_bytes(self) -> int:
@@ -227,8 +235,25 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
     draft = None
     if recipe.draft is not None:
         draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)
+        if recipe.draft.is_head:
+            draft = replace(draft, borrowed=borrowed_weights(draft.blueprint, blueprint))
+            _check_embedding(draft, recipe.draft.checkpoint)
     encoder = recipe.media_blueprint(layout)
     return PlacedModel(recipe, blueprint, layout, draft=draft, encoder=encoder)
+
+
+def _check_embedding(head: PlacedModel, checkpoint: Checkpoint | None) -> None:
+    """Raise InvalidRequest if a head would have to read an embedding that only the model has."""
+    if checkpoint is None:
+        return
+    there = set(checkpoint.names())
+    tables = [each for each in head.own_weights if each.path.startswith("embedding.")]
+    if not all(there.issuperset(each.source.names) for each in tables):
+        raise InvalidRequest(
+            "DRAFT_MODEL has no embedding, and that of the model is quantised in another way: set "
+            "DRAFT_QUANTIZE to the model's QUANTIZE, or leave out both",
+            param="overrides.DRAFT_QUANTIZE",
+        )
 
 
 def _check_recurrent(recipe: Recipe) -> None:

@@ -44,8 +44,8 @@ def with_usable_media(recipe: Recipe, overrides: Mapping[str, str], *, proxied: 
 def _why_not(recipe: Recipe, proxied: bool) -> str | None:
     if proxied:
         return "behind a proxy server no images or sounds are encoded yet"
-    if recipe.speculation.draft is not None:
-        return "its draft model drafts from text alone"
+    if recipe.speculation.drafter is not None:
+        return "what drafts its tokens reads text alone"
     return None
 
 
@@ -76,7 +76,11 @@ def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
         return
     for has, what, remedy in (
         (recipe.adapters is not None, "room for adapters", "publish it without MAX_ADAPTERS"),
-        (recipe.draft is not None, "a draft model", "publish it without DRAFT_MODEL"),
+        (
+            recipe.draft is not None,
+            "a draft model",
+            "publish it without SPECULATION and DRAFT_MODEL",
+        ),
         (
             config.prefill or bool(config.prefill_servers),
             "prefill on other servers",

@@ -73,7 +73,8 @@ def _told_pages(placed: PlacedModel) -> str:
     """Describe one model's pages, so that two descriptions are equal if and only if these are."""
     cache = placed.cache
     heads = f"{cache.kv_heads} KV heads of {cache.key_dim} and {cache.value_dim}"
-    return f"{cache.layers} layers, {heads}, {placed.kv_dtype}"
+    told = f"{cache.layers} layers, {heads}, {placed.kv_dtype}"
+    return f"{told}, hidden states of {cache.kept}" if cache.kept else told
 
 
 def _page_bytes(deployment: Deployment) -> tuple[int, int]:

@@ -37,12 +37,13 @@ _MEANINGS = {
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
     "SPECULATION": 'draft tokens: `"off"`; `"ngram"`: what followed the last ones '
-    'before; `"draft"`: also those of a draft model; null: as `"ngram"`, in rows of the decode '
-    "batch that are not used ([speculation.md](../explanation/speculation.md))",
+    'before; `"draft"`: also those of a draft model; `"mtp"`: also those of the draft layers in '
+    'the checkpoint; null: as `"ngram"`, in rows of the decode batch that are not used '
+    "([speculation.md](../explanation/speculation.md))",
     "MAX_GUESSES": "most draft tokens of one sequence in one step, from 1 to 32",
-    "DRAFT_MODEL": "a smaller model with the same vocabulary for draft tokens: a checkpoint, or a "
-    "model path that needs none",
-    "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model",
+    "DRAFT_MODEL": "a smaller model with the same vocabulary for draft tokens, or an EAGLE-3 head: "
+    "a checkpoint, or a model path that needs none",
+    "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model or head",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
     '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
     "MAX_CONTEXT": 'most tokens of a prompt and its answer; `"auto"`: as many as memory holds in '

@@ -25,15 +25,17 @@ from sax.overrides.saxml_parameters import SAXML_PARAMETERS
 _USUAL_DRAFT_TOKENS = 8
 SPECULATION_DEFAULTS: Mapping[str, Any] = {
     # Draft tokens: "off"; "ngram": from what followed the last ones before; "draft":
-    # those, and those of DRAFT_MODEL; null: as "ngram", in rows of the decode batch that are not
-    # used.
+    # those, and those of DRAFT_MODEL; "mtp": those, and those of the checkpoint's own draft layers;
+    # null: as "ngram", in rows of the decode batch that are not used.
     "SPECULATION": None,
     "MAX_GUESSES": _USUAL_DRAFT_TOKENS,  # of one sequence in one step
-    # A smaller model with the same vocabulary: a checkpoint, or a model path that needs none
+    # A smaller model with the same vocabulary or an EAGLE-3 head of the model: a checkpoint, or a
+    # model path that needs none
     "DRAFT_MODEL": None,
     "DRAFT_QUANTIZE": None,  # QUANTIZE of that model
 }
-_MODES = ("off", "ngram", "draft", None)
+_MODES = ("off", "ngram", "draft", "mtp", None)
+_ASKED = ("ngram", "draft", "mtp")
 _MOST = 32
 CHAT_DEFAULTS: Mapping[str, Any] = {
     "CHAT_TEMPLATE": None,  # in Jinja; null: the checkpoint's
@@ -87,6 +89,12 @@ class Speculation:
     asked: bool = False  # worth larger steps than the slots need
     draft: str | None = None  # checkpoint or model path of the draft model
     draft_quantize: str | None = None
+    own: bool = False  # by the draft layers of the model's own checkpoint
+
+    @property
+    def drafter(self) -> str | None:
+        """What drafts beside the text so far, for people; None: nothing does."""
+        return "its own draft layers" if self.own else self.draft
 
 
 def parse_speculation(values: Mapping[str, Any]) -> Speculation:
@@ -94,7 +102,7 @@ def parse_speculation(values: Mapping[str, Any]) -> Speculation:
     mode, draft_tokens = values["SPECULATION"], values["MAX_GUESSES"]
     if mode not in _MODES:
         raise InvalidRequest(
-            f'SPECULATION must be "off", "ngram", "draft" or null, not {mode!r}',
+            f'SPECULATION must be "off", "ngram", "draft", "mtp" or null, not {mode!r}',
             param="overrides.SPECULATION",
         )
     if type(draft_tokens) is not int or not 1 <= draft_tokens <= _MOST:
@@ -111,7 +119,8 @@ def parse_speculation(values: Mapping[str, Any]) -> Speculation:
     _check_draft(values)
     return Speculation(
         0 if mode == "off" else draft_tokens,
-        asked=mode in ("ngram", "draft"),
+        asked=mode in _ASKED,
+        own=mode == "mtp",
         draft=values.get("DRAFT_MODEL"),
         draft_quantize=values.get("DRAFT_QUANTIZE"),
     )

@@ -122,6 +122,10 @@ class Recipe:
     media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
     media_rows: int | None = None  # vectors of them in memory at once; the registry sets it
     draft: DraftRecipe | None = None  # of the model that drafts its tokens; the loader opens it
+    own_head: OwnHead | None = None  # draft layers of its checkpoint; None: none that are read
+    # Hidden states that its steps show a draft head: the stream before each of these layers, side
+    # by side; (): the last ones, normalised; None: none
+    shows: tuple[int, ...] | None = None
     # Layer whose choice of tokens to attend to each takes in the whole model; None: none. (): none
     choosers: tuple[int | None, ...] = ()
     carried: int | None = None  # numbers of a token between layers; None: as many as `embed`
@@ -221,6 +225,16 @@ class DraftRecipe:
 
     recipe: Recipe
     checkpoint: Checkpoint | None  # open while the model loads; None: random weights
+    is_head: bool = False  # it reads hidden states of the model, and has its tokens
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHead:
+    """Draft layers of a model's own checkpoint; of several, the first."""
+
+    build: Callable[[WeightForm], nnx.Module]
+    prefix: str  # of the names of its tensors
+    copies: tuple[str, ...] = ()  # prefixes of those that repeat tensors of the model
 
 
 def _check_inside(stage: Stage, needed: tuple[int | None, ...], part: str) -> None:

@@ -203,7 +203,9 @@ def _cut(recipe: Recipe, layers: int) -> Recipe:
     def cache(shards: int) -> CacheShape:
         return recipe.cache(shards).part(0, layers)
 
-    return replace(recipe, build=build, cache=cache)
+    # A step of fewer layers shows a draft head as many numbers.
+    shows = recipe.shows and tuple(min(layer, layers - 1) for layer in recipe.shows)
+    return replace(recipe, build=build, cache=cache, shows=shows)
 
 
 def _layers(program: HloModule, layer_of: Callable[[str], int | None]) -> dict[str, int]:

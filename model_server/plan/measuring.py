@@ -141,7 +141,11 @@ class DraftMeasures:
     def forwards(self, told: Told, *, is_full: bool) -> list[Measured]:
         """Measure what follows each bucket. Raises OutOfMemory."""
         follows = self.follows
-        return follows.forwards(None if is_full else depths_of(follows.work.anatomy.kinds), told)
+        made = follows.forwards(None if is_full else depths_of(follows.work.anatomy.kinds), told)
+        # What a head borrows of the model is among the arguments of both programs, once in memory.
+        every = self.draft.blueprint.bytes_on(self.draft.layout)
+        borrowed = every - self.draft.weight_bytes
+        return [replace(each, arguments=each.arguments - borrowed) for each in made]
 
     def draft_tokens(self) -> list[Measured]:
         """Measure the programs that draft, with all layers, each for one draft token in a row."""
@@ -152,8 +156,8 @@ class DraftMeasures:
         work, limits = Workload(self.draft), self.model.limits
         steps = [planned_step(work, chip, each, context).roof for each in draft_tokens]
         return DraftPlan(
-            model=self.model.recipe.speculation.draft or "",
-            parameters=sum(math.prod(each.shape) for each in self.draft.blueprint.declarations),
+            model=self.model.recipe.speculation.drafter or "",
+            parameters=sum(math.prod(each.shape) for each in self.draft.own_weights),
             weights=self.draft.weight_bytes,
             kv=(limits.pages + 1) * self.draft.page_bytes(limits.page_size),
             draft_tokens=[

@@ -20,7 +20,7 @@ from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILE
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
 from model_server.loading.chosen_tasks import generates
-from model_server.loading.draft_loading import drafted, named, own_path
+from model_server.loading.draft_loading import drafted, named, own_path, with_own_head
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe, model_paths
@@ -47,6 +47,8 @@ class PlannedModel:
     def recipe(self, overrides: Mapping[str, str]) -> Recipe:
         """Configure the recipe as a load does. Raises InvalidRequest, CheckpointError."""
         made = self.without_draft(overrides)
+        if made.speculation.own:
+            return with_own_head(made, self.checkpoint)
         if made.speculation.draft is None:
             return made
         assert self.draft is not None, "open_with_draft opens it"

@@ -148,7 +148,7 @@ class Workload:
         """Bytes of states: each sequence's is read and written once; all blocks are of one."""
         sequences = bucket.decodes + (1 if bucket.blocks else 0)
         each = self.deployment.layer_bytes(self.deployment.limits.page_size)
-        kept = zip(self.anatomy.layers, each, strict=True)
+        kept = zip(self.anatomy.layers, each, strict=False)  # a head's hidden states are no layer
         return 2 * sequences * sum(state for layer, state in kept if layer.memory == "state")
 
     def _memories(self, bucket: Bucket) -> int:
@@ -248,7 +248,7 @@ def _memory(cache: CacheShape, index: int) -> Memory:
 
 def _cached(cache: CacheShape) -> list[Any]:
     """Shapes of what each layer keeps."""
-    others = cache.others or (None,) * cache.layers
+    others = cache.others or (None,) * (cache.layers - bool(cache.kept))
     return [(cache.state_of(index), other) for index, other in enumerate(others)]
 
 

@@ -101,23 +101,41 @@ def _told(source: str, tools: str | None, found: CallForm) -> tuple[str, CallFor
 
 def kinds_of(form: CallForm | None, tools: tuple[Tool, ...]) -> dict[str, dict[str, list[str]]]:
     """Return by tool and parameter the JSON types that a value may have, for a form that does not
-    tell texts from other values."""
-    if form is None or form.arguments != Arguments.PAIRS:
+    tell texts from other values. Of tags, also those of values within one, by their paths."""
+    if form is None or form.arguments not in (Arguments.PAIRS, Arguments.TAGS):
         return {}
-    return {tool.name: _parameters(tool.parameters) for tool in tools}
+    return {tool.name: _parameters(tool.parameters, form.item) for tool in tools}
 
 
-def _parameters(source: str) -> dict[str, list[str]]:
+def _parameters(source: str, item: str) -> dict[str, list[str]]:
     try:
         schema: Any = json.loads(source or "{}")
     except (ValueError, RecursionError):
         return {}
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
+    if not isinstance(schema, dict):
         return {}
-    items = cast("dict[str, Any]", properties).items()
-    found = {key: sorted(types_of(value, cast("Any", schema))) for key, value in items}
+    root = cast("dict[str, Any]", schema)
+    found: dict[str, list[str]] = {}
+    waiting = [("", root)]
+    while waiting and len(found) < _MOST_PATHS:
+        path, parts = waiting.pop()
+        for key, value in _members(parts, item if path else "").items():
+            at = f"{path}.{key}" if path else key
+            found[at] = sorted(types_of(value, root))
+            if item and isinstance(value, dict) and at.count(".") < _DEEPEST:
+                waiting.append((at, cast("dict[str, Any]", value)))
     return {key: types for key, types in found.items() if len(types) < len(_JSON_TYPES)}
+
+
+_MOST_PATHS, _DEEPEST = 4096, 8
+
+
+def _members(parts: dict[str, Any], item: str) -> dict[str, Any]:
+    """Return the schemas of the values within one: of properties, and of a list's items under the
+    key of these."""
+    properties = parts.get("properties")
+    found = dict(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else {}
+    return {**found, item: parts["items"]} if item and "items" in parts else found
 
 
 _PYTHON: dict[type, str] = {

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
+from sax.chat import Tool, ToolCall, ToolChoice
 from sax.cli.image_files import with_images
 from sax.client import Client
 from sax.command import printable, say
 from sax.errors import SaxError
-from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
+from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
+
+MOST_ROUNDS = 16  # of one answer, with calls between them
+
+
+class CallTools(Protocol):
+    """Tools that an answer may call."""
+
+    tools: tuple[Tool, ...]
+
+    def results(self, calls: Sequence[ToolCall]) -> list[Message]:
+        """Make calls, and return what they gave."""
+        ...
 
 
 @dataclass(slots=True)
@@ -30,27 +44,28 @@ class Conversation:
     files: list[Path] = field(default_factory=list[Path])  # images of the next message
     sounds: list[Path] = field(default_factory=list[Path])  # likewise
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
+    tools: CallTools | None = None
 
     def ask(self, text: str) -> None:
         """Print the answer to a message and remember both. Raises SaxError, KeyboardInterrupt."""
-        self._answer(self._turn(text), [])
+        self._answer([self._turn(text)], [])
 
     def answer_or_tell(self, text: str) -> None:
         """Print the answer, as far as it comes: an error or Ctrl-C ends it, and no more.
 
         What was answered until Ctrl-C is remembered.
         """
-        turn, parts = Message("user", text), list[str]()
+        said, parts = [Message("user", text)], list[str]()
         try:
-            turn = self._turn(text)
-            self._answer(turn, parts)
+            said = [self._turn(text)]
+            self._answer(said, parts)
         except SaxError as error:
             say(f"sax: {error.text}")
         except KeyboardInterrupt:
             sys.stdout.write("\n")
             sys.stdout.flush()
             if parts and self.stream:
-                self.turns += [turn, Message("assistant", "".join(parts))]
+                self.turns += [*said, Message("assistant", "".join(parts))]
 
     def _turn(self, text: str) -> Message:
         """Return the next message. Raises InvalidRequest for a file that cannot be read."""
@@ -58,18 +73,39 @@ class Conversation:
         sounds, self.sounds = self.sounds, []
         return Message("user", with_images(text, files, sounds))
 
-    def _answer(self, turn: Message, parts: list[str]) -> None:
+    def _answer(self, said: list[Message], parts: list[str]) -> None:
+        """said: the messages of this turn; calls and their results are added. parts: of the text
+        that is being written."""
+        for number in range(MOST_ROUNDS):
+            message = self._round(said, parts, calls=number < MOST_ROUNDS - 1)
+            said.append(message)
+            parts.clear()
+            if self.tools is None or not message.tool_calls:
+                break
+            said += self.tools.results(message.tool_calls)
+        self.turns += said
+
+    def _round(self, said: list[Message], parts: list[str], *, calls: bool) -> Message:
+        """Print what the model says next. calls: it may call tools."""
         system = [] if self.system is None else [Message("system", self.system)]
         request = GenerateRequest(
             model_id=self.model_id,
-            prompt=(*system, *self.turns, turn),
+            prompt=(*system, *self.turns, *said),
             sampling=self.sampling,
             priority=self.priority,
             timeout_s=self.timeout_s,
             session=self.session,
         )
-        print_answer(self.client.generate(request), stream=self.stream, parts=parts)
-        self.turns += [turn, Message("assistant", "".join(parts))]
+        if self.tools is None:
+            print_answer(self.client.generate(request), stream=self.stream, parts=parts)
+            return Message("assistant", "".join(parts))
+        choice = ToolChoice.AUTO if calls else ToolChoice.NONE
+        chat = ChatOptions(tools=self.tools.tools, tool_choice=choice, divided=True)
+        from sax.cli.divided_printer import DividedPrinter  # not felt at the start of others
+
+        answer = DividedPrinter(chat.callable_tools, parts, _write, stream=self.stream)
+        answer.print(self.client.generate(replace(request, chat=chat)))
+        return answer.message()
 
 
 def print_answer(

@@ -55,8 +55,11 @@ options of `sax generate` and `sax chat`.
   optional. An answer that breaks its schema is told all the same, and how, in one line of the
   field `schema_violation` ([replies](replies.md)); so is one that could not be checked within the
   limits.
-  `sax_answers_checked_total` counts both. Not checked: schemas of tools and of structural tags,
-  answers that may be calls, and those that `max_tokens` cut.
+  `sax_answers_checked_total` counts both. Arguments of calls are checked likewise where they were
+  to keep to the schema of their tool (`strict`, or a call that `tool_choice` forces), the first one
+  that does not is told; in forms that write texts between marks (Qwen3-Coder, GLM, MiniMax and
+  others) a grammar holds less of a schema, and so the check is always made. Not checked: structural
+  tags, and answers that `max_tokens` cut.
 - `max_thinking_tokens` (vLLM's `thinking_token_budget` is the same) bounds the tokens between the
   marks of reasoning, of models that reason; others it does not change. Once they are used up the
   closing mark comes, as the model's template writes it, and the answer goes on: alone, in any

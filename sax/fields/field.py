@@ -41,6 +41,7 @@ class RequestRoute(StrEnum):
     CLASSIFY = "/v1/classify"
     TEXT_TO_TOKENS = "/tokenize"
     TOKENS_TO_TEXT = "/detokenize"
+    INFILL = "/infill"
     MODEL = "/v1/models/{name}"
     GENERATE = "/generate"
     PUBLISH = "/publish"

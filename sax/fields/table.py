@@ -59,6 +59,7 @@ _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
 _TOKENS = (RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT)
+_INFILL = RequestRoute.INFILL
 _TEMPLATED = (RequestRoute.STREAM, RequestRoute.TOKENIZE)
 _CHATS = (RequestRoute.CHAT, *_TEMPLATED, RequestRoute.TEXT_TO_TOKENS)
 _CALLERS = (RequestRoute.CHAT, RequestRoute.RESPONSES)
@@ -112,7 +113,7 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED, *_OLLAMA_CHANGES),
+        *(*_TOKENS, _INFILL, *_SOUNDS, RequestRoute.GENERATE, *_NAMED, *_OLLAMA_CHANGES),
     ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW, *_OLLAMA_CHANGES),
     _text("from", MODEL_BYTES, RequestRoute.OLLAMA_CREATE),
@@ -295,7 +296,7 @@ _SAMPLING = (
     _integer("max_output_tokens", 1, _INT32, RequestRoute.RESPONSES),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_GENERATED, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
-    _number("timeout", *_V1, *_TOKENS, above=0, most=MOST_TIMEOUT_S),
+    _number("timeout", *_V1, *_TOKENS, _INFILL, above=0, most=MOST_TIMEOUT_S),
     _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
     # 128: entries, and numbers of one tensor
     _many(
@@ -433,6 +434,9 @@ _MESSAGES = (
     _many("output_config", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES, values=256),
     # 64: values of an edit
     _many("context_management", Kind.MAP, *_ANTHROPIC, count=2, bytes=LABEL_BYTES, values=64),
+    # 16: values of a server, those of its tool_configuration among them
+    _many("mcp_servers", Kind.OBJECTS, *_ANTHROPIC, count=16, values=16),
+    _text("mcp_servers.authorization_token", 8 << 10, *_ANTHROPIC),
     _many("betas", Kind.TEXTS, *_ANTHROPIC, count=64, bytes=FIELD_NAME_BYTES),
     _text("anthropic_version", LABEL_BYTES, *_ANTHROPIC),
     _many("fallbacks", Kind.OBJECTS, *_ANTHROPIC, count=16, bytes=LABEL_BYTES, values=16),
@@ -457,6 +461,30 @@ OLLAMA_OPTIONS = {
     **{name: name for name in ("presence_penalty", "frequency_penalty")},
     "repeat_penalty": "repetition_penalty",
 }
+LLAMA_CPP_SAMPLING = OLLAMA_OPTIONS  # which are llama.cpp's
+_INFILL_FIELDS = (
+    *(
+        RequestField(
+            name=name, kind=SAMPLING[ours].kind, routes=(_INFILL,), **SAMPLING[ours].bounds
+        )
+        for name, ours in LLAMA_CPP_SAMPLING.items()
+    ),
+    *(_text(name, TEXT_BYTES, _INFILL) for name in ("input_prefix", "input_suffix", "prompt")),
+    # 4: a name, a text and a time
+    _many("input_extra", Kind.OBJECTS, _INFILL, count=64, values=4),
+    _text("input_extra.text", 1 << 20, _INFILL),
+    _many("response_fields", Kind.TEXTS, _INFILL, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
+    _integer("n_predict", -2, _INT32, _INFILL),
+    _integer("n_indent", 0, 1000, _INFILL),
+    _integer("seed", -(2**53), 2**53, _INFILL),
+    _flag("stream", _INFILL),
+    _flag("cache_prompt", _INFILL),
+    *(
+        _integer(name, -1, _INT32, _INFILL)
+        for name in ("id_slot", "n_keep", "t_max_predict_ms", "t_max_prompt_ms")
+    ),
+    _many("samplers", Kind.TEXTS, _INFILL, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
+)
 _OLLAMA_FIELDS = (
     *(
         RequestField(
@@ -484,7 +512,7 @@ _OLLAMA_FIELDS = (
 
 FIELDS = (
     *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_OLLAMA_FIELDS),
-    *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_HISTORY),
+    *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_HISTORY, *_INFILL_FIELDS),
 )
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}

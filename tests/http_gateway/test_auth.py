@@ -87,6 +87,7 @@ ROUTES = [
     ("GET", "/version"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("POST", "/infill"),
     ("POST", "/pooling"),
     ("GET", "/listall"),
     ("POST", "/publish"),

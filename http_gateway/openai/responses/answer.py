@@ -8,18 +8,11 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import (
-    AnswerEvent,
-    ArgumentsDelta,
-    CallBegun,
-    CallEnded,
-    ContentDelta,
-    ReasoningDelta,
-)
+from http_gateway.mcp.rounds import Made, WaitingCall
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
-from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.conversation import to_conversation
+from http_gateway.openai.responses.items import Item, ItemIds
 from http_gateway.openai.responses.open_item import (
     MCP_CALL,
     MCP_REQUEST,
@@ -27,19 +20,33 @@ from http_gateway.openai.responses.open_item import (
     OpenItem,
     ReasoningStyle,
     ResponseEvent,
+    call_made,
 )
 from http_gateway.openai.responses.tools import CalledTool
 from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
-from sax.types import TokenChunk
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import (
+    AnswerEvent,
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
+    ContentDelta,
+    ReasoningDelta,
+)
+from sax.mcp.session import McpOutcome
+from sax.types import Message, TokenChunk
 
 
 class OutputItems:
     """Collects the items of one answer; each change comes out as events."""
 
-    def __init__(self, called: Mapping[str, CalledTool], style: ReasoningStyle) -> None:
+    def __init__(
+        self, called: Mapping[str, CalledTool], style: ReasoningStyle, ids: ItemIds
+    ) -> None:
         """called: the tools, by the names that the model calls them by."""
         self.done: list[Item] = []
+        self._ids = ids
         self._called = called
         self._style = style
         self.waits = 0  # calls of MCP servers that wait to be made
@@ -83,9 +90,10 @@ class OutputItems:
         self.stops = self.stops or (item.kind.endswith(("call", "request")) and not waits)
         self.done.append(item.whole("in_progress" if waits else status))
 
-    def made(self, index: int, item: Item) -> list[ResponseEvent]:
-        """Take in a call of an MCP server that was made, and tell its end."""
-        self.done[index] = item
+    def made(self, id: str, outcome: McpOutcome) -> list[ResponseEvent]:
+        """Take in what a call of an MCP server gave, and tell its end."""
+        index = next(n for n, each in enumerate(self.done) if each["id"] == id)
+        item = self.done[index] = call_made(self.done[index], outcome)
         self.waits -= 1
         kind = f"response.mcp_call.{item['status']}"
         return [
@@ -132,7 +140,7 @@ class OutputItems:
 
     def _begin(self, item: OpenItem) -> Iterator[ResponseEvent]:
         yield from self.end()
-        self._open = item
+        self._open, item.id = item, self._ids.new(item.kind)
         yield from item.begun()
 
     @property
@@ -233,14 +241,17 @@ class ResponseAnswer:
         called: Mapping[str, CalledTool] = NO_TOOLS,
         style: ReasoningStyle = PLAIN_REASONING,
         first: Sequence[Item] = (),
+        ids: ItemIds | None = None,
     ) -> None:
         """head: fields of the response that do not depend on the answer. called: the tools, by the
-        names that the model calls them by. first: whole items before those of the answer."""
+        names that the model calls them by. first: whole items before those of the answer. ids: for
+        its items; None: those of the response from the first one on."""
         self._head = head
         self._shape = shape
-        self.first = first
+        self._first = first
+        self._told_items = len(first)  # to the model
         self._before = _Counts()
-        self._items = OutputItems(called, style)
+        self._items = OutputItems(called, style, ids or ItemIds(str(head.get("id"))))
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
         self._round_begun = False
@@ -264,35 +275,35 @@ class ResponseAnswer:
         """Return the events of a chunk; the last event of all is `closing`."""
         return b"".join(map(self._written, self.read(chunk)))
 
-    def encode_made(self, made: Mapping[int, Item]) -> bytes:
+    def encode_made(self, made: Made) -> bytes:
         return b"".join(map(self._written, self.read_made(made)))
 
-    def read_made(self, made: Mapping[int, Item]) -> list[ResponseEvent]:
-        """Take in calls of MCP servers that were made, by their places."""
-        return [event for index, item in made.items() for event in self._items.made(index, item)]
+    def read_made(self, made: Made) -> list[ResponseEvent]:
+        """Take in what calls of MCP servers gave."""
+        return [event for id, outcome in made.items() for event in self._items.made(id, outcome)]
 
     @property
-    def waiting(self) -> dict[int, Item]:
-        """The calls of MCP servers that wait to be made, by their places."""
-        found = enumerate(self._items.done)
+    def waiting(self) -> dict[str, WaitingCall]:
+        """The calls of MCP servers that wait to be made, by the ids of their items."""
         return {
-            n: item
-            for n, item in found
+            item["id"]: WaitingCall(item["server_label"], item["name"], item["arguments"])
+            for item in self._items.done
             if item["type"] == MCP_CALL and item["status"] == "in_progress"
         }
-
-    @property
-    def output(self) -> list[Item]:
-        return [*self._items.done]
 
     @property
     def goes_on(self) -> bool:
         """True if the answer goes on once its calls are made."""
         return self._held and not self._items.stops
 
-    def conclude(self) -> None:
+    def end_round(self) -> tuple[Message, ...]:
+        """Return what the model said in this round, and what its calls gave."""
+        said, self._told_items = self._items.done[self._told_items :], len(self._items.done)
+        return to_conversation("", said)
+
+    def conclude(self, reason: str) -> None:
         """End an answer that does not go on after its calls."""
-        self._finish_reason, self._completed_at = "stop", int(time.time())
+        self._end(reason)
 
     def read(self, chunk: TokenChunk) -> list[ResponseEvent]:
         """Take in a chunk."""
@@ -312,8 +323,7 @@ class ResponseAnswer:
             told += self._items.end()
             self._held = True
         elif chunk.finish_reason:
-            self._finish_reason = chunk.finish_reason
-            self._completed_at = int(time.time()) if self._status == "completed" else None
+            self._end(chunk.finish_reason)
             told += self._items.finish(self._status)
         return told
 
@@ -342,6 +352,10 @@ class ResponseAnswer:
             **({"schema_violation": self._violation} if self._violation else {}),
         }
 
+    def _end(self, reason: str) -> None:
+        self._finish_reason = reason
+        self._completed_at = int(time.time()) if self._status == "completed" else None
+
     @property
     def _status(self) -> str:
         if not self.finished:
@@ -352,7 +366,7 @@ class ResponseAnswer:
         self._begun = True
         for kind in ("response.created", "response.in_progress"):
             yield {"type": kind, "response": self.whole()}
-        yield from self._items.first(self.first)
+        yield from self._items.first(self._first)
 
     @property
     def _waiting_last(self) -> bool:

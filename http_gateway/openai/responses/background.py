@@ -37,6 +37,8 @@ _TRIES = 6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundPace:
     beat_s: float = 5.0
+    look_s: float = 15.0  # between looks at the signs of life of other gateways
+    idle_s: float = 30.0  # and while there are none: one list of names
     patience_s: float = 60.0  # without a sign of life, by the watcher's own clock
     grace_s: float = 10.0  # at the end of a gateway, for answers that are nearly there
     most: int = 256  # at once
@@ -183,17 +185,19 @@ class BackgroundRuns:
 
     async def _watch_on(self) -> None:
         while True:
+            found = True
             try:
-                await self.watch()
+                found = await self.watch()
             except Unavailable as error:
                 log.warning("responses in the background are not watched: %s", error)
-            await asyncio.sleep(self._pace.beat_s)
+            await asyncio.sleep(self._pace.look_s if found else self._pace.idle_s)
 
-    async def watch(self, now_s: float | None = None) -> None:
-        """Let responses fail whose signs of life have stopped. now_s: by `time.monotonic`."""
+    async def watch(self, now_s: float | None = None) -> bool:
+        """Let responses fail whose signs of life have stopped; False if other gateways run none.
+        now_s: by `time.monotonic`."""
         now_s = time.monotonic() if now_s is None else now_s
-        found = await self._stored.open()
-        seen = {place: self._seen.get(place) for place in found if place not in self._runs}
+        found = await self._stored.open(self._runs.keys())
+        seen = {place: self._seen.get(place) for place in found}
         self._seen = {
             place: old if old is not None and old[0] == found[place] else (found[place], now_s)
             for place, old in seen.items()
@@ -202,6 +206,7 @@ class BackgroundRuns:
             if now_s - since_s >= self._pace.patience_s:
                 log.warning("response %s is given up: its gateway is gone", place[1])
                 await self._stored.give_up(place, GONE.format(id=place[1]))
+        return bool(found)
 
     async def _measure_on(self) -> None:
         while True:

@@ -116,7 +116,10 @@ def items_schema(*, most: int | None, least: int = 1) -> Schema:
 
 def _input() -> Schema:
     most = field(RequestRoute.RESPONSES, "input").count
-    return {"anyOf": [_text("input"), items_schema(most=most)]}
+    reference = _object({"id": _text("input.id")}, {"type": {"enum": ["item_reference", None]}})
+    items = items_schema(most=most)
+    items["items"]["anyOf"].append(reference)
+    return {"anyOf": [_text("input"), items]}
 
 
 def _format() -> Schema:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
+from http_gateway.openai.content_parts import refuse_file
 from http_gateway.openai.custom_tools import custom_call
 from http_gateway.openai.responses.open_item import unsealed
-from http_gateway.openai.responses.tools import called_name
-from http_gateway.openai.tools import read_arguments, read_name
+from http_gateway.openai.tools import called_name, read_arguments, read_name
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
@@ -283,6 +283,8 @@ def _part(part: object, at: str, kinds: Sequence[str]) -> str:
     kind = fields.pop("type", None)
     name = REFUSAL_PART if kind == REFUSAL_PART else "text"
     text = fields.pop(name, None)
+    if kind == "input_file":
+        refuse_file(at, "input_text", IMAGE_PART)
     if kind not in kinds:
         raise UnsupportedParameter(
             f"{at}.type {quoted(kind)} is not supported: send {' or '.join(kinds)}",

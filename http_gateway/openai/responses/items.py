@@ -8,6 +8,9 @@ from typing import Any
 
 Item = dict[str, Any]
 
+RESPONSE = "resp_"  # begins the ids of responses
+_DIGITS = 4
+
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -24,6 +27,23 @@ _PREFIXES = {
 
 def new_item_id(kind: str) -> str:
     return f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
+
+
+class ItemIds:
+    """Makes the ids of the items that a response puts out: each tells its response."""
+
+    def __init__(self, response_id: str) -> None:
+        self._stem = response_id.removeprefix(RESPONSE)
+        self._made = 0
+
+    def new(self, kind: str) -> str:
+        self._made += 1
+        return f"{_PREFIXES[kind]}_{self._stem}{self._made:0{_DIGITS}x}"
+
+
+def response_of(item_id: str) -> str:
+    """Return the id of the response that put an item out; of another id, one of no response."""
+    return RESPONSE + item_id.partition("_")[2][:-_DIGITS]
 
 
 def listed(given: str | Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:

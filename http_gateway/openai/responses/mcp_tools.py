@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from http_gateway.openai.responses.items import Item, new_item_id
-from http_gateway.openai.responses.tools import CalledTool, called_name
-from http_gateway.openai.tools import object_at, read_description, read_name, refuse_others
+from http_gateway.mcp.calls import NamedServer
+from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.tools import CalledTool
+from http_gateway.openai.tools import (
+    called_name,
+    object_at,
+    read_description,
+    read_name,
+    refuse_others,
+)
 from sax.chat import Tool
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -20,14 +27,9 @@ _APPROVALS = ("always", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpServer:
-    """A server as a body names it."""
+class McpServer(NamedServer):
+    """A server as a body of /v1/responses names it."""
 
-    label: str
-    url: str
-    at: str  # the path of its entry
-    headers: dict[str, str]
-    allowed: frozenset[str] | None  # names of its tools; None: all
     asks: frozenset[str] | None  # those whose calls need approval; None: all but `free`
     free: frozenset[str] = frozenset()
 
@@ -51,7 +53,14 @@ def read_server(entry: Mapping[str, object], at: str) -> McpServer:
     asks, free = _approval(parts.pop("require_approval", None), f"{at}.require_approval")
     refuse_others(parts, at)
     return McpServer(
-        label=label, url=url, at=at, headers=headers, allowed=allowed, asks=asks, free=free
+        label=label,
+        url=url,
+        at=at,
+        url_at=f"{at}.server_url",
+        headers=headers,
+        allowed=allowed,
+        asks=asks,
+        free=free,
     )
 
 
@@ -100,7 +109,7 @@ def _approval(value: object, at: str) -> tuple[frozenset[str] | None, frozenset[
     return asks, free or frozenset()
 
 
-def listed_item(server: McpServer, tools: list[dict[str, Any]]) -> Item:
+def listed_item(server: McpServer, tools: list[dict[str, Any]], id: str) -> Item:
     """Return the item that lists a server's tools. Raises InvalidRequest for a wrong one."""
     told = [
         {
@@ -110,10 +119,9 @@ def listed_item(server: McpServer, tools: list[dict[str, Any]]) -> Item:
             "annotations": tool.get("annotations"),
         }
         for tool in tools
-        if server.allowed is None or tool.get("name") in server.allowed
     ]
     return {
-        "id": new_item_id("mcp_list_tools"),
+        "id": id,
         "type": "mcp_list_tools",
         "status": "completed",
         "server_label": server.label,
@@ -127,7 +135,7 @@ def offered_by(server: McpServer, item: Mapping[str, Any]) -> list[tuple[Tool, C
     made: list[tuple[Tool, CalledTool]] = []
     for tool in cast("list[dict[str, Any]]", item.get("tools") or []):
         name = read_name(tool.get("name"), server.at)
-        if server.allowed is not None and name not in server.allowed:
+        if not server.offers(name):
             continue
         schema = json.dumps(tool.get("input_schema") or {"type": "object"}, ensure_ascii=False)
         field(RequestRoute.RESPONSES, "tools.parameters").check_text(schema, server.at)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from http_gateway.openai.custom_tools import CustomInput
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item
 from http_gateway.openai.responses.tools import CalledTool
+from sax.mcp.session import McpOutcome
 
 ResponseEvent = dict[str, Any]  # without its sequence number
 
@@ -82,12 +83,11 @@ class OpenItem:
     tool: CalledTool = CalledTool("")
     style: ReasoningStyle = PLAIN_REASONING
     logprobs: list[Item] = field(default_factory=list[Item])
-    id: str = ""
+    id: str = ""  # given when it begins
     _texts: list[str] = field(default_factory=list[str])
     _input: CustomInput | None = None
 
     def __post_init__(self) -> None:
-        self.id = new_item_id(self.kind)
         if self.kind == "custom_tool_call":
             self._input = CustomInput()
 
@@ -191,7 +191,8 @@ def _of_server(kind: str, tool: CalledTool, arguments: str) -> Item:
     return made
 
 
-def call_made(item: Item, output: str | None, error: str | None) -> Item:
+def call_made(item: Item, outcome: McpOutcome) -> Item:
     """Return a call of an MCP server as it is once it was made."""
-    status = "failed" if error is not None else "completed"
-    return {**item, "status": status, "output": output, "error": error}
+    if outcome.failed:
+        return {**item, "status": "failed", "output": None, "error": outcome.text}
+    return {**item, "status": "completed", "output": outcome.text, "error": None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,8 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.mcp.calls import McpCalls
+from http_gateway.mcp.rounds import Made, run_rounds
 from http_gateway.mcp.servers import McpServers
 from http_gateway.openai.reply import ended_early
 from http_gateway.openai.responses.answer import (
@@ -27,9 +28,10 @@ from http_gateway.openai.responses.answer import (
 from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.items import Item, listed, to_items, to_new_items
+from http_gateway.openai.responses.items import Item, ItemIds, listed, to_items, to_new_items
 from http_gateway.openai.responses.kept_conversations import KeptConversations
-from http_gateway.openai.responses.mcp_rounds import Made, McpRounds
+from http_gateway.openai.responses.mcp_servers import OfferedServers
+from http_gateway.openai.responses.references import dereferenced
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, CalledTool, told_tools
@@ -48,7 +50,7 @@ from http_gateway.openapi import (
 )
 from http_gateway.problems import describe
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
-from sax.errors import DeadlineExceeded, InvalidRequest, SaxError
+from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.types import ChatOptions, GenerateRequest, Message, TokenChunk
 
@@ -75,8 +77,7 @@ class ResponseJob:
     added: list[Item]  # to it before the answer
     limit_s: float
     headers: dict[str, str]  # of the reply
-    rounds: McpRounds | None  # None: nothing is called here
-    most_calls: int | None
+    calls: McpCalls | None  # None: nothing is called here
 
     def kept(self) -> StoredResponse:
         """Return the response as it is now, to be stored."""
@@ -90,7 +91,7 @@ class Offer:
     chat: ChatOptions
     called: Mapping[str, CalledTool]
     first: list[Item]  # of the output: new lists of tools, and calls that were approved
-    rounds: McpRounds | None
+    calls: McpCalls | None
 
 
 class ResponseRoutes:
@@ -164,13 +165,15 @@ class ResponseRoutes:
         if body.store or body.background:
             self._stored.check("store" if body.store else "background")
         earlier = await self._earlier(body)
+        items = await dereferenced(listed(body.input), earlier, self._stored)
         names = ("input", "conversation" if body.conversation_id else "previous_response_id")
         messages = await self._backend.with_images(
-            to_conversation(body.instructions or "", listed(body.input), earlier, names), "input"
+            to_conversation(body.instructions or "", items, earlier, names), "input"
         )
         id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
-        offer = await self._offer(body, [*earlier, *listed(body.input)])
+        ids = ItemIds(id)
+        offer = await self._offer(body, [*earlier, *items], ids)
         fitting = messages
         if body.truncation == "auto":
             fitting = await self._fitted(model_id, messages, body, offer.chat)
@@ -185,32 +188,35 @@ class ResponseRoutes:
                 offer.called,
                 body.style,
                 offer.first,
+                ids,
             ),
-            rounds=offer.rounds,
-            most_calls=body.max_tool_calls,
-            context=[*earlier, *to_items(listed(body.input))],
+            calls=offer.calls,
+            context=[*earlier, *to_items(items)],
             keep=keep,
             conversation=body.conversation_id,
-            added=to_new_items(listed(body.input)) if body.conversation_id else [],
+            added=to_new_items(items) if body.conversation_id else [],
             limit_s=self._backend.limit_s(request, body.timeout),
             headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )
 
-    async def _offer(self, body: ResponseRequest, items: list[Mapping[str, Any]]) -> Offer:
+    async def _offer(
+        self, body: ResponseRequest, items: list[Mapping[str, Any]], ids: ItemIds
+    ) -> Offer:
         """Return the tools of a request; those of MCP servers are asked for."""
         chat, called = body.options, body.offered.called
         if not body.servers:
-            return Offer(chat=chat, called=called, first=[], rounds=None)
-        rounds = McpRounds(self._mcp, body.servers)
-        rounds.check()
-        lists, found = await rounds.offered(items)
+            return Offer(chat=chat, called=called, first=[], calls=None)
+        calls = McpCalls(self._mcp, body.servers, body.max_tool_calls)
+        calls.check()
+        servers = OfferedServers(calls, body.servers, ids)
+        lists, found = await servers.tools(items)
         tools = (*chat.tools, *(tool for tool, _ in found))
         check_tools(tools, "tools[{}]")
         return Offer(
             chat=replace(chat, tools=tools),
             called={**called, **{tool.name: told for tool, told in found}},
-            first=[*lists, *await rounds.approved(items)],
-            rounds=rounds,
+            first=[*lists, *await servers.approved(items)],
+            calls=calls,
         )
 
     async def _fitted(
@@ -282,16 +288,9 @@ class ResponseRoutes:
     async def _generate(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
         """Read the answer to its end, with the calls that are made here."""
         ask = partial(self._backend.generate_to, timeout_s=job.limit_s)
-        if job.rounds is None:
+        if job.calls is None:
             return await ask(job.request, sink)
-        try:
-            async with asyncio.timeout(job.limit_s):
-                await job.rounds.run(job.request, job.answer, ask, sink, job.most_calls)
-        except TimeoutError as exc:
-            raise DeadlineExceeded(
-                f"the answer and its calls took longer than {job.limit_s:g} s: allow more time, or "
-                "fewer calls (max_tool_calls)"
-            ) from exc
+        await run_rounds(job.request, job.answer, ask, job.calls, job.limit_s, sink)
 
     async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk | Made], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""

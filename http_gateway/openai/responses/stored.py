@@ -8,12 +8,13 @@ it and one that finds it dead only the first decides.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import msgspec
 
 from http_gateway.openai.kept_space import KeptSpace
+from http_gateway.openai.responses.items import RESPONSE as PREFIX
 from http_gateway.openai.responses.items import Item
 from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
 from sax.errors import InvalidRequest, NotFound
@@ -24,7 +25,6 @@ from sax.storage.object_store import MeasuredStore, ObjectExists, ObjectMissing
 FOLDER = "responses"
 ENDS = "response_ends"  # of those in the background
 OPEN = "open_responses"  # marks of those in the background that run
-PREFIX = "resp_"
 MOST_BYTES = 8 << 20  # of a conversation that goes on, with its images
 RUNNING = "in_progress"
 
@@ -130,11 +130,16 @@ class StoredResponses:
         """Give a sign of life of a response that runs."""
         await self._known(None).replace(_name(OPEN, place), str(number).encode())
 
-    async def open(self) -> dict[Place, bytes]:
-        """Return the responses that run, of all owners, each with its last sign of life."""
+    async def open(self, but: Container[Place]) -> dict[Place, bytes]:
+        """Return the responses that run, of all owners, each with its last sign of life.
+
+        One list of names, and a read of each. but: those that are left out, unread.
+        """
         found: dict[Place, bytes] = {}
         for name in await self._known(None).names(OPEN):
             _, owner, id = name.split("/")
+            if (owner, id) in but:
+                continue
             try:
                 found[owner, id] = await self._known(None).get(name)
             except ObjectMissing:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from http_gateway.openai.custom_tools import read_custom
 from http_gateway.openai.tools import (
+    called_name,
     check_tools,
     object_at,
     read_description,
@@ -50,11 +51,6 @@ class OfferedTools:
     called: Mapping[str, CalledTool] = field(default_factory=dict[str, CalledTool])
     left_out: tuple[str, ...] = ()  # types
     servers: tuple[tuple[str, Mapping[str, object]], ...] = ()  # of MCP: path and entry
-
-
-def called_name(name: str, namespace: str = "") -> str:
-    """Return the name by which the model calls a tool."""
-    return f"{namespace}__{name}" if namespace else name
 
 
 def read_offered(entries: Sequence[Mapping[str, object]], choice: object) -> OfferedTools:

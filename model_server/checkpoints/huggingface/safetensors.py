@@ -34,6 +34,7 @@ from sax.errors import CheckpointError
 
 # Integer and mask buffers that old exporters saved although the configuration implies them.
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
+_TOKEN_MAP = "d2t"  # of a draft head: whole numbers, which float32 holds as they are
 
 
 class SafetensorsCheckpoint:
@@ -73,6 +74,8 @@ class SafetensorsCheckpoint:
         if name in self._packed:
             return "float32"
         tensor = self._stored.find(name)
+        if name == _TOKEN_MAP:
+            return "float32"
         if tensor.dtype not in DTYPES:
             raise CheckpointError(
                 f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "

@@ -181,9 +181,9 @@ class CompiledSteps:
             given = self.last_tokens if given is None else given
             call = self.compiled[str(bucket)]
             more = [array for part in self.parts for array in part.inputs(bucket)]
-            made, self.pages = call(self._leaves, self.pages, vector, given, *more)
+            made, self.pages, *shown = call(self._leaves, self.pages, vector, given, *more)
         for part in self.parts:
-            part.follow(bucket, vector, self.last_tokens)
+            part.follow(bucket, vector, self.last_tokens, *shown)
         return made
 
     def chosen(self, computed: Computed) -> Outputs:

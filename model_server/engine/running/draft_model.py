@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -40,8 +40,11 @@ class DraftModel(RunnerPart[ModelRunner]):
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
+        borrowed: Collection[int] = (),
     ) -> None:
+        """borrowed: indices of the leaves that the model also has, which frees them."""
         self.program = program
+        self._borrowed = frozenset(borrowed)
         self._most = program.most
         self._sizes = program.sizes(buckets)
         self._copied = program.copied
@@ -59,7 +62,11 @@ class DraftModel(RunnerPart[ModelRunner]):
 
     @property
     def weight_bytes(self) -> int:
-        return sum(leaf.nbytes for leaf in self._leaves)
+        return sum(leaf.nbytes for leaf in self._own_leaves)
+
+    @property
+    def _own_leaves(self) -> list[jax.Array]:
+        return [leaf for at, leaf in enumerate(self._leaves) if at not in self._borrowed]
 
     def join(self, runner: ModelRunner) -> Mapping[type[Op], Prepare]:
         def prepared(op: Propose) -> Callable[[], AskedDraftTokens]:
@@ -93,11 +100,13 @@ class DraftModel(RunnerPart[ModelRunner]):
             made = self._ask(nothing, tables, most, time.perf_counter()).result()
             self._token_s[rows] = made.seconds / most
 
-    def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
-        """Compute the positions of a step; last_tokens: i32[B + 1], as before its choice."""
+    def follow(
+        self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array, *hidden: jax.Array
+    ) -> None:
+        """Compute the positions of a step; a draft head takes its hidden states, f32[T, W]."""
         with self._held:
             call = self._compiled[str(bucket)]
-            self.pages = call(self._leaves, self.pages, vector, last_tokens)
+            self.pages = call(self._leaves, self.pages, vector, last_tokens, *hidden)
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         """Copy pages, each to another."""
@@ -118,7 +127,7 @@ class DraftModel(RunnerPart[ModelRunner]):
 
     def close(self, *, shared: bool) -> None:
         with self._held:
-            arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages))
+            arrays: list[jax.Array] = jax.tree.leaves((self._own_leaves, self.pages))
             self._leaves, self.pages = (), ()
             free(arrays)
             drop(self._compiled)

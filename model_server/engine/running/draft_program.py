@@ -26,8 +26,9 @@ from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.compiling import options_for
 from model_server.engine.running.ops import Beginning
 from model_server.engine.slot_state import unpack
-from model_server.engine.step_functions import PagedModel, paged_batch, run_step
+from model_server.engine.step_functions import paged_batch, run_step
 from model_server.engine.step_program import COPY, StepProgram, told_as_plan_error
+from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 
 Lower = Callable[[], jax.stages.Lowered]
@@ -153,25 +154,35 @@ class DraftProgram(StepProgram):
             model, asked = self._model(leaves), unpack(layout.parts, vector)
 
             def one(place: jax.Array, held: Any) -> Any:
-                pages, tokens, made = held
-                tokens, pages = self._next(model, pages, asked, tokens, place)
-                return pages, tokens, made.at[place].set(tokens)
+                pages, hidden, tokens, made = held
+                tokens, hidden, pages = self._next(model, pages, asked, (tokens, hidden), place)
+                return pages, hidden, tokens, made.at[place].set(tokens)
 
             made = jnp.zeros((self.most, layout.rows), jnp.int32)
             tokens = jnp.minimum(asked["tokens"], self._known - 1)
-            pages, _, made = jax.lax.fori_loop(0, asked["depth"], one, (pages, tokens, made))
-            return made, pages
+            pages, kept = self._split_pages(pages)
+            first = (pages, self._before_drafts(kept, asked), tokens, made)
+            pages, _, _, made = jax.lax.fori_loop(0, asked["depth"], one, first)
+            return made, (*pages, *kept)
 
         return draft_token
 
+    def _split_pages(self, pages: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return the pages that draft tokens are written into, and those that they leave."""
+        return pages, ()
+
+    def _before_drafts(self, kept: Any, asked: dict[str, jax.Array]) -> Any:
+        """Return what the first draft tokens are given beside the last tokens."""
+        return ()
+
     def _next(
         self,
-        model: PagedModel,
+        model: Any,
         pages: Sequence[LayerPages],
         asked: dict[str, jax.Array],
-        tokens: jax.Array,  # i32[R]
+        given: tuple[jax.Array, Any],  # tokens i32[R], and what `_forward` returned for them
         place: jax.Array,  # i32[]
-    ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+    ) -> tuple[jax.Array, Any, tuple[LayerPages, ...]]:
         """Trace the draft token at one place for every row: i32[R].
 
         Rows that need none write to page 0.
@@ -185,9 +196,20 @@ class DraftProgram(StepProgram):
             "decode_limits": jnp.where(wanted, positions + 1, 0)[:, None],
         }
         batch = paged_batch(step, self._kernel, self._split)
-        hidden, pages = model(tokens, positions, pages, batch)
+        return self._forward(model, given, positions, pages, batch)
+
+    def _forward(
+        self,
+        model: Any,
+        given: tuple[jax.Array, Any],
+        positions: jax.Array,  # i32[R]
+        pages: Any,
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, Any, tuple[LayerPages, ...]]:
+        """Trace the tokens i32[R] behind these, what the next call is given, and the pages."""
+        hidden, pages = model(given[0], positions, pages, batch)
         logits = model.logits(hidden)[:, : self._known]
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32), pages
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32), (), pages
 
     def _places(
         self, tables: jax.Array, positions: jax.Array, wanted: jax.Array

@@ -47,8 +47,14 @@ class RunnerPart(Generic[R]):
         """Return what a forward pass takes behind everything else."""
         return ()
 
-    def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
-        """See a step behind its forward pass; last_tokens: i32[B + 1], as before its choice."""
+    def follow(
+        self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array, *hidden: jax.Array
+    ) -> None:
+        """See a step behind its forward pass.
+
+        last_tokens: i32[B + 1], as before its choice. hidden: the states f32[T, W] that a step
+        gives if its program has `shows`.
+        """
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         """See pages copied, each to another."""

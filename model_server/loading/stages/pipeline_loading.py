@@ -92,7 +92,7 @@ def build_stage(
     leaves = read_leaves(plan, checkpoint, seed, report)
     buckets = buckets or plan.buckets
     weights = partial(read_leaves, seed=seed, report=report)
-    parts = read_parts(plan, checkpoint, seed, report, weights, adapters, buckets)
+    parts = read_parts(plan, checkpoint, seed, report, weights, leaves, adapters, buckets)
     whole = ModelRunner(plan.program, leaves, plan.allocate_pages(), buckets, parts)
     runner = PipelineRunner(whole, link, thread, on_failure)
     compile_or_close(runner, report, compiled)

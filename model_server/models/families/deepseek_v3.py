@@ -1,7 +1,7 @@
 """DeepSeek-V3, R1 and Kimi K2: latent attention; some dense layers, then routed and shared experts.
 
 Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
-`DeepseekV3ForCausalLM`. Multi-token-prediction layers after the last are skipped.
+`DeepseekV3ForCausalLM`. The multi-token-prediction layer after the last may draft.
 """
 
 from __future__ import annotations

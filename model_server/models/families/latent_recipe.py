@@ -15,6 +15,7 @@ from model_server.models.families.decoder_recipe import (
     head_of,
     norm_of,
 )
+from model_server.models.families.own_heads import appended_head
 from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
@@ -60,16 +61,25 @@ def latent_recipe(
     """
     layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
     rope = rope or rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+    usual: BuildLatent = LatentAttention
 
-    def layer(index: int, form: WeightForm) -> PreNormLayer:
-        prefix = f"model.layers.{index}"
-        attention = attentions[index] if attentions else LatentAttention
+    def made(prefix: str, attention: BuildLatent, ffw: BuildFfw, form: WeightForm) -> PreNormLayer:
         return layer_kind(
             norm_of(keys, f"{prefix}.input_layernorm"),
             attention(shape, f"{prefix}.self_attn", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
-            (routed if sparse[index] else dense)(prefix, form),
+            ffw(prefix, form),
         )
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        attention, ffw = (
+            attentions[index] if attentions else usual,
+            routed if sparse[index] else dense,
+        )
+        return made(f"model.layers.{index}", attention, ffw, form)
+
+    def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
+        return made(prefix, attentions[-1] if attentions else usual, routed, form)
 
     def build(form: WeightForm) -> Decoder:
         return decoder_kind(
@@ -88,6 +98,10 @@ def latent_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
+        # Layers that take more than their own input draft nothing.
+        own_head=appended_head(keys, layers, drafting, rope)
+        if layer_kind is PreNormLayer
+        else None,
         short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )

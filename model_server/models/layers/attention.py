@@ -30,6 +30,7 @@ class AttentionShape:
     window: int | None = None  # tokens a query sees, itself included; None: all
     softcap: float | None = None  # applied to the scores
     chunk: int | None = None  # a query sees its own chunk of so many tokens; None: no chunks
+    reads: int | None = None  # numbers of a token that are projected; None: embed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Attention(nnx.Module):
         biases = sources.biases
         self.qkv = Branches(
             [n * s.head_dim for n in (s.heads, split.kv_heads, split.kv_heads)],
-            s.embed,
+            s.reads or s.embed,
             [(split.axis, "embed")] * 3,
             [sources.q, copied(sources.k), copied(sources.v)],
             form=form,

@@ -19,6 +19,22 @@ from model_server.models.layers.rope import Rope
 from model_server.models.weights.stage import Stage
 
 
+class ShownStreams:
+    """Keeps the residual stream before some layers of one call, for a draft head."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self._layers = tuple(layers)
+        self._streams: dict[int, jax.Array] = {}
+
+    def see(self, layer: int, x: jax.Array) -> None:
+        if layer in self._layers:
+            self._streams[layer] = x
+
+    def joined(self) -> jax.Array:
+        """f32[T, n * D]: what was seen, side by side in the order of the layers given."""
+        return jnp.concatenate([self._streams[layer] for layer in self._layers], axis=-1)
+
+
 class Decoder(nnx.Module):
     """Maps tokens to hidden states, and hidden states to logits.
 
@@ -47,6 +63,7 @@ class Decoder(nnx.Module):
         self.embedding_scale = embedding_scale
         self.logits_softcap = logits_softcap
         self.logits_scale = logits_scale
+        self.shown: ShownStreams | None = None  # set for one call
 
     def __call__(
         self,
@@ -80,6 +97,8 @@ class Decoder(nnx.Module):
         levels = 0 if media is None else media.levels
         parts = zip(self.layers, self.ropes, pages, strict=True)
         for index, (layer, rope, layer_pages) in enumerate(parts):
+            if self.shown is not None:
+                self.shown.see(index, x)
             x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
             if media is not None and index < levels:
                 x = x + media.level(index)

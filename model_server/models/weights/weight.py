@@ -7,7 +7,7 @@ read these declarations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -175,6 +175,49 @@ class Blueprint:
         """Indices of the leaves that hold factors of adapters."""
         held = [each.low_rank is not None for each in self.declarations for _ in each.leaves]
         return tuple(index for index, is_factor in enumerate(held) if is_factor)
+
+
+def borrowed_weights(borrower: Blueprint, lender: Blueprint) -> dict[int, int]:
+    """Return which of a module's weights are weights of another one: index by index there.
+
+    They are of the same tensors, in the same form.
+    """
+    held = {_identity(each): index for index, each in enumerate(lender.declarations)}
+    every = enumerate(borrower.declarations)
+    return {index: held[_identity(each)] for index, each in every if _identity(each) in held}
+
+
+def with_borrowed(
+    borrower: Blueprint,
+    borrowed: Mapping[int, int],
+    own: Sequence[jax.Array],
+    lender: Blueprint,
+    held: Sequence[jax.Array],
+) -> tuple[list[jax.Array], list[int]]:
+    """Return all leaves of a module, and the indices of those that are the lender's.
+
+    own: the other leaves, in order. held: all leaves of the lender.
+    """
+    theirs, left = _leaves_by_weight(lender, held), iter(own)
+    leaves: list[jax.Array] = []
+    indices: list[int] = []
+    for index, weight in enumerate(borrower.declarations):
+        if index in borrowed:
+            found = theirs[borrowed[index]]
+            indices += range(len(leaves), len(leaves) + len(found))
+        else:
+            found = [next(left) for _ in weight.leaves]
+        leaves += found
+    return leaves, indices
+
+
+def _identity(weight: Declaration) -> Any:
+    return weight.source, weight.shape, weight.axes, weight.packing, weight.kept, weight.leaves
+
+
+def _leaves_by_weight(module: Blueprint, held: Sequence[jax.Array]) -> list[list[jax.Array]]:
+    left = iter(held)
+    return [[next(left) for _ in weight.leaves] for weight in module.declarations]
 
 
 def _is_quantized(value: Any) -> bool:

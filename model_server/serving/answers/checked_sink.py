@@ -11,12 +11,15 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from model_server.engine.types import Grammar
+from model_server.grammars.call_format import promised
 from model_server.grammars.compiler import AnswerVerdict, constraint_reader
 from model_server.grammars.grammar_state import CompiledGrammar
+from model_server.serving.answers.checked_calls import CheckedCalls, writes_json
 from model_server.serving.chats.divided_answer import AnswerDivision
 from model_server.text.text_decoder import whole_text
 from model_server.text.tokenizer import Tokenizer
@@ -32,34 +35,51 @@ Check = Callable[[str], Awaitable[AnswerVerdict]]
 _FINAL = "<|channel|>final<|message|>"
 
 
+class CheckedAnswer(Protocol):
+    """Reads an answer as it comes, and checks it at its end."""
+
+    def push(self, text: str) -> None: ...
+
+    async def verdict(self) -> AnswerVerdict: ...
+
+
+class CheckedJson:
+    """An answer that is JSON, behind reasoning or not."""
+
+    def __init__(self, check: Check, after: str = "") -> None:
+        """after: the text behind which the JSON begins; "": it is the whole answer."""
+        self._check = check
+        self._after = after
+        self._texts: list[str] = []
+
+    def push(self, text: str) -> None:
+        self._texts.append(text)
+
+    async def verdict(self) -> AnswerVerdict:
+        answer = "".join(self._texts)
+        return await self._check(answer.partition(self._after)[2] if self._after else answer)
+
+
 class CheckedSink:
     """Passes chunks on, and has the answer checked once it ends by itself."""
 
-    def __init__(
-        self, sink: Sink, check: Check, counts: Counter[str], begun: str = "", after: str = ""
-    ) -> None:
-        """counts: gets the verdict. begun: text of the answer that the client has already. after:
-        the text behind which the JSON begins; "": it is the whole answer."""
+    def __init__(self, sink: Sink, answer: CheckedAnswer, counts: Counter[str]) -> None:
+        """counts: gets the verdict."""
         self._sink = sink
-        self._check = check
+        self._answer = answer
         self._counts = counts
-        self._after = after
-        self._texts = [begun]
         self._checking: asyncio.Task[None] | None = None  # kept alive here
 
     def __call__(self, chunk: TokenChunk | SaxError) -> None:
         if isinstance(chunk, TokenChunk):
-            self._texts.append(chunk.text)
+            self._answer.push(chunk.text)
             if chunk.finish_reason == "stop":
                 self._checking = asyncio.create_task(self._told(chunk))
                 return
         self._sink(chunk)
 
     async def _told(self, last: TokenChunk) -> None:
-        answer = "".join(self._texts)
-        if self._after:
-            answer = answer.partition(self._after)[2]
-        verdict = await self._check(answer)
+        verdict = await self._answer.verdict()
         self._counts[verdict.kind] += 1
         if verdict.kind != "kept":
             logger.info("an answer and its schema: %s", verdict.why)
@@ -67,27 +87,41 @@ class CheckedSink:
 
 
 def check_after(
-    has_checked: Callable[[Check, str, str], None],
+    has_checked: Callable[[CheckedAnswer], None],
     tokenizer: Tokenizer,
     grammar: Grammar | None,
     request: GenerateRequest,
     division: AnswerDivision,
 ) -> None:
-    """Have the finished answer checked, if its grammar holds only a part of its json_schema.
+    """Have the finished answer checked, if its grammar holds only a part of its json_schema, or of
+    the schemas of the tools whose arguments it is to keep to.
 
-    Not where tools may be called: the answer may be a call. has_checked: `RunningRequest.check`.
+    has_checked: `RunningRequest.check`.
     """
-    schema = request.sampling.json_schema
-    if not isinstance(grammar, CompiledGrammar) or not grammar.partly or not schema:
+    if not isinstance(grammar, CompiledGrammar):
         return
-    if request.chat.may_call:
+    checked = _checked(grammar, request, division)
+    if checked is None:
         return
-    begun = ""
     if request.answer is not None:
         decoder = tokenizer.decoder(marks=division.marks)
-        begun = whole_text(decoder, request.answer.token_ids)
-    check = partial(constraint_reader().check, schema)
-    has_checked(check, begun, _before_json(division))
+        checked.push(whole_text(decoder, request.answer.token_ids))
+    has_checked(checked)
+
+
+def _checked(
+    grammar: CompiledGrammar, request: GenerateRequest, division: AnswerDivision
+) -> CheckedAnswer | None:
+    """Return what reads and checks the answer; None: its grammar holds all."""
+    chat, schema, check = request.chat, request.sampling.json_schema, constraint_reader().check
+    if chat.may_call and division.format is not None:
+        if not grammar.partly and writes_json(division.format):
+            return None
+        names = {tool.name: promised(tool, chat) for tool in chat.tools}
+        return CheckedCalls(division.format, names, check, schema)
+    if not grammar.partly or not schema:
+        return None
+    return CheckedJson(partial(check, schema), _before_json(division))
 
 
 def _before_json(division: AnswerDivision) -> str:

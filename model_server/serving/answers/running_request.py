@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.loading.images.prepared import PreparedImage
-from model_server.serving.answers.checked_sink import Check, CheckedSink, Sink
+from model_server.serving.answers.checked_sink import CheckedAnswer, CheckedSink, Sink
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.request_account import RequestAccount
 from model_server.serving.lm_servable import LmServable
@@ -65,9 +65,9 @@ class RunningRequest:
         self._answer = answer
         self._unseen = unseen
 
-    def check(self, check: Check, begun: str, after: str) -> None:
+    def check(self, answer: CheckedAnswer) -> None:
         """Have the finished answer checked before its last chunk is told (see `CheckedSink`)."""
-        self._sink = CheckedSink(self._sink, check, self.account.checked, begun, after)
+        self._sink = CheckedSink(self._sink, answer, self.account.checked)
 
     def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""

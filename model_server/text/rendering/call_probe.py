@@ -60,7 +60,7 @@ _CALLS = (
 _ASK = Message("user", "Uqu")
 _SAID = "Cqc"
 _WITH_TOOLS = ChatOptions(tools=TOOLS, add_generation_prompt=False)
-_TAG = re.compile(r"<[^<>\n]*>|\[[^\[\]\s]*\]")
+_TAG = re.compile(r"\]<\]\w+\[>\[(?:<[^<>\n]*>)?|<[^<>\n]*>|\[[^\[\]\s]*\]")
 
 
 class _Turn(NamedTuple):
@@ -209,7 +209,7 @@ def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _Fo
         form = CallForm(Arguments.LOOSE, quote=colon[1:])
         return _FoundCall(named, head.removesuffix("{"), end, form)
     if first in gap:
-        return None
+        return _tagged(text, named, head, gap, last_value + 3)
     return _marked(text, named, head, gap, rest, last_value + 3)
 
 
@@ -243,6 +243,22 @@ def _marked(text: str, named: int, head: str, gap: str, rest: str, end: int) -> 
         python_words="True" in text or "['" in text or "'Vqe'" in text,
     )
     return _FoundCall(named, head.removesuffix(pair), end + len(close) + quoted, form)
+
+
+def _tagged(text: str, named: int, head: str, gap: str, end: int) -> _FoundCall | None:
+    """Read a form whose keys stand behind their values, too. gap: from the first value to the
+    second key; end: of the last value."""
+    close, _, behind = gap.partition("kqa")
+    # What stands behind the first key is what begins the rest of the gap.
+    key = text.find("kqa", named) + 3
+    colon = text[key : text.find("Vqa", key)]
+    pair = behind.removeprefix(colon)
+    listed = text[text.find("kqe", named) + 3 :].removeprefix(colon + pair)
+    item = listed.partition(colon)[0]
+    if not (colon.strip() and pair.strip() and head.endswith(pair) and item.isidentifier()):
+        return None
+    form = CallForm(Arguments.TAGS, pair=pair, colon={"": colon}, close=close, item=item)
+    return _FoundCall(named, head.removesuffix(pair), end + len(close) + 3 + len(colon), form)
 
 
 def _colons(text: str, start: int) -> dict[str, str]:
@@ -320,6 +336,8 @@ def _second(text: str, body: _FoundCall, only_id: bool) -> tuple[str, str, str] 
             return None
         case Arguments.LOOSE:
             behind = text.find("}", value) + 1
+        case Arguments.TAGS:
+            behind += len(form.close) + len("kqx") + len(form.behind_key(""))
         case Arguments.PYTHON:
             behind += text[behind : behind + 1] in ("'", '"')
         case _:
@@ -422,7 +440,7 @@ def _with_object(form: CallForm, text: str) -> CallForm:
     )
 
 
-_MARKS = re.compile(r'<[^<>{}"]*>|<[\w:.|-]+[ =]|\[[A-Z][A-Z_]*\]|>>>')
+_MARKS = re.compile(r'\]<\]\w+\[>\[<\w+>|<[^<>{}"]*>|<[\w:.|-]+[ =]|\[[A-Z][A-Z_]*\]|>>>')
 
 
 def _mark(form: CallForm) -> str:

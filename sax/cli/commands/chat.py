@@ -6,11 +6,11 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from sax.fields.field import Kind
 from sax.fields.sampling import SAMPLING, SamplingRow
 from sax.format import quoted
 from sax.types import SamplingParams
+
+if TYPE_CHECKING:
+    from sax.cli.mcp_tools import McpTools
 
 try:
     import readline
@@ -189,6 +192,16 @@ def chat(
     image: ImageFiles = None,
     audio: SoundFiles = None,
     no_stream: NoStream = False,
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL|COMMAND",
+            help="An MCP server whose tools the model may call; repeatable.",
+        ),
+    ] = None,
+    mcp_yes: Annotated[
+        bool, typer.Option("--mcp-yes", "--mcp_yes", help="Call its tools without asking.")
+    ] = False,
 ) -> None:
     """Chat with a model.
 
@@ -203,12 +216,15 @@ def chat(
       sax chat /sax/test/smollm2 "What is the capital of France?"
       sax chat /sax/test/smollm2 --system "Answer in one word." --temperature 0.7
       sax chat /sax/test/gemma3 "What is this?" --image photo.jpg
+      sax chat smollm2 --mcp "npx -y @modelcontextprotocol/server-filesystem ."
     """
-    with open_client(ctx) as client:
+    with open_client(ctx) as client, ExitStack() as opened:
         conversation = Conversation(
             client, model, sampling, system, priority, timeout, stream=not no_stream
         )
         conversation.files, conversation.sounds = [*(image or ())], [*(audio or ())]
+        if mcp:
+            conversation.tools = opened.enter_context(_tools(mcp, yes=mcp_yes))
         if question is not None:
             conversation.ask(sys.stdin.read() if question == "-" else question)
         elif sys.stdin.isatty():
@@ -217,6 +233,12 @@ def chat(
             for line in sys.stdin:
                 if line.strip():
                     conversation.ask(line.removesuffix("\n"))
+
+
+def _tools(servers: list[str], *, yes: bool) -> McpTools:
+    from sax.cli.mcp_tools import McpTools  # not felt at the start of other commands
+
+    return McpTools(servers, yes=yes)
 
 
 def converse(conversation: Conversation) -> None:

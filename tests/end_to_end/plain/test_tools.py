@@ -91,6 +91,22 @@ def test_reasoning_ends_at_its_budget_and_the_answer_goes_on_also_under_a_schema
     assert answer.choices[0].schema_violation == "$: [1, 1] has non-unique elements"
 
 
+def test_a_call_says_how_its_arguments_break_what_no_grammar_holds(sdk: openai.OpenAI) -> None:
+    ones = {"type": "array", "items": {"enum": [1]}, "minItems": 2, "maxItems": 2}
+    parameters = {
+        "type": "object",
+        "properties": {"a": {**ones, "uniqueItems": True}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    tool: Any = {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
+    answer = ask(sdk, tools=[tool], tool_choice=NAMED)
+    assert calls_of(answer) == [("get_weather", {"a": [1, 1]})]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    why = "arguments of call 0 (get_weather): $.a: [1, 1] has non-unique elements"
+    assert answer.choices[0].schema_violation == why
+
+
 def test_a_template_that_opens_the_reasoning_gives_reasoning(sdk: openai.OpenAI) -> None:
     kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
     answer = ask(sdk, max_tokens=8, extra_body=kwargs)

@@ -107,6 +107,27 @@ def test_what_is_wrong_is_refused_by_its_path(turns: list[Any], param: str) -> N
     assert caught.value.param == param
 
 
+def test_calls_of_servers_have_their_results_within_the_turn() -> None:
+    def use(id: str) -> dict[str, Any]:
+        fields = {"id": id, "name": "add", "server_name": "math", "input": {}}
+        return {"type": "mcp_tool_use", **fields}
+
+    given = {"type": "mcp_tool_result", "tool_use_id": "a", "content": [text("3")]}
+    said = [text("So."), use("a"), use("b"), given, text("Then."), use("c")]
+    found = read(user(text("1?")), {"role": "assistant", "content": said}, user(text("And?")))
+    cut = "This call was not made."
+    calls = [ToolCall(id, "math__add") for id in "abc"]
+    assert found == (
+        Message("user", "1?"),
+        Message("assistant", "So.", tool_calls=tuple(calls[:2])),
+        Message("tool", "3", "math__add", "a"),
+        Message("tool", cut, "math__add", "b"),
+        Message("assistant", "Then.", tool_calls=(calls[2],)),
+        Message("tool", cut, "math__add", "c"),
+        Message("user", "And?"),
+    )
+
+
 @each_case("kind", ["container_upload", "tool_use", "server_tool_use", None])
 def test_a_block_that_is_not_supported_is_refused_by_its_type(kind: object) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
@@ -133,7 +154,7 @@ def test_documents_and_search_results_are_texts_between_tags() -> None:
         "<search_result>\n<source>http://moon</source>\n<title>Moon</title>\na\n</search_result>"
     )
     assert said == Message("user", f"{document}\n{found}\nHow far?")
-    with pytest.raises(UnsupportedParameter) as caught:
+    with pytest.raises(UnsupportedParameter, match="PDF.* their pages as image blocks") as caught:
         read(user({"type": "document", "source": PDF}))
     assert caught.value.param == "messages[0].content[0].source.type"
 

@@ -22,6 +22,8 @@ BODY: dict[str, Any] = {
     "max_tokens": 100,
     "messages": [{"role": "user", "content": "Hi"}],
 }
+SERVER = {"type": "url", "url": "https://mcp.example.com/mcp", "name": "a"}
+TOOLSET = {"type": "mcp_toolset", "mcp_server_name": "a"}
 ENABLED = {"type": "enabled", "budget_tokens": 50}
 
 
@@ -171,6 +173,20 @@ def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     ({"tools": [{**WEATHER, "defer_loading": 1}]}, "tools[0].defer_loading"),
     ({"tools": [{**WEATHER, "input_examples": [1]}]}, "tools[0].input_examples[0]"),
     ({"context_management": {"edits": {}}}, "context_management.edits"),
+    ({"mcp_servers": [SERVER, SERVER]}, "mcp_servers[1].name"),
+    ({"mcp_servers": [{**SERVER, "name": "a b"}]}, "mcp_servers[0].name"),
+    ({"mcp_servers": [{**SERVER, "authorization_token": "a\n"}]},
+     "mcp_servers[0].authorization_token"),
+    ({"mcp_servers": [{**SERVER, "tool_configuration": {"allowed_tools": [1]}}]},
+     "mcp_servers[0].tool_configuration.allowed_tools"),
+    ({"mcp_servers": [{**SERVER, "tool_configuration": {}}], "tools": [TOOLSET]},
+     "mcp_servers[0].tool_configuration"),
+    ({"tools": [TOOLSET]}, "tools[0].mcp_server_name"),
+    ({"mcp_servers": [SERVER], "tools": [TOOLSET, TOOLSET]}, "tools[1].mcp_server_name"),
+    ({"mcp_servers": [SERVER, {**SERVER, "name": "b"}], "tools": [TOOLSET]}, "mcp_servers[1]"),
+    ({"mcp_servers": [SERVER], "tools": [{**TOOLSET, "default_config": {"enabled": 1}}]},
+     "tools[0].default_config.enabled"),
+    ({"mcp_servers": [SERVER], "tools": [{**TOOLSET, "tools": [1]}]}, "tools[0].tools[0]"),
     ({"thread": {"type": "mine"}}, "thread"),
     ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
     ({"output_config": {"effort": "most"}}, "output_config.effort"),
@@ -191,7 +207,13 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
     [
         ({"mood": 1}, "mood"),
         ({"container": "c"}, "container"),
-        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+        ({"mcp_servers": [{"type": "stdio", "name": "a", "url": "x"}]}, "mcp_servers[0]"),
+        ({"mcp_servers": [{**SERVER, "mood": 1}]}, "mcp_servers[0].mood"),
+        ({"mcp_servers": [SERVER], "tools": [{**TOOLSET, "mood": 1}]}, "tools[0].mood"),
+        (
+            {"mcp_servers": [SERVER], "tools": [{**TOOLSET, "configs": {"f": {"mood": 1}}}]},
+            "tools[0].configs.f.mood",
+        ),
         ({"service_tier": "priority"}, "service_tier"),
         ({"metadata": {"mood": "x"}}, "metadata.mood"),
         ({"thinking": {**ENABLED, "mood": 1}}, "thinking.mood"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from http_gateway.chats.answering import renamed
 from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.dialects.events import ContentDelta, ReasoningDelta
 from http_gateway.openai.shape import Shape
+from sax.dialects.events import ContentDelta, ReasoningDelta
 from sax.errors import InvalidRequest
 from sax.types import AnswerFormat, TokenChunk
 
@@ -16,7 +16,6 @@ def test_an_answer_without_a_format_is_all_content() -> None:
     answer = DividedAnswer(Shape())
     assert answer.read(TokenChunk("<think>")) == [ContentDelta("<think>")]
     assert answer.read(TokenChunk("")) == []
-    assert not answer.called
 
 
 def test_what_was_held_back_comes_with_the_last_chunk() -> None:
@@ -42,6 +41,18 @@ def test_counts_are_those_of_the_last_chunks_that_told_them() -> None:
     counts = (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens)
     assert counts == (9, 4, 3)
     assert (answer.finish_reason, answer.stop_reason) == ("stop", "x")
+
+
+def test_a_further_round_is_divided_anew_and_its_tokens_are_added() -> None:
+    answer = DividedAnswer(Shape())
+    ends = {"finish_reason": "stop", "reasoning_tokens": 1}
+    answer.read(TokenChunk("Hm", prompt_tokens=9, cached_tokens=4, completion_tokens=2, **ends))
+    answer.go_on()
+    assert not answer.finished
+    said = TokenChunk("Hm", answer_format=THINKS, prompt_tokens=12, completion_tokens=3, **ends)
+    assert answer.read(said) == [ReasoningDelta("Hm")]
+    counts = (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens)
+    assert (counts, answer.reasoning_tokens) == ((21, 4, 5), 2)
 
 
 def test_an_error_of_the_cell_is_told_by_the_familys_own_name() -> None:

@@ -102,6 +102,12 @@ def test_what_would_have_to_be_ignored_is_refused_by_its_path(
     assert caught.value.param == param
 
 
+def test_a_file_of_a_document_is_refused_with_what_to_send_instead():
+    with pytest.raises(UnsupportedParameter, match=r"PDF.* text part, or their pages") as caught:
+        turns({"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]})
+    assert caught.value.param == "messages[0].content[0].type"
+
+
 @each_case(
     "message, param",
     [

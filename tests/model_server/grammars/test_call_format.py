@@ -12,8 +12,6 @@ import jsonschema
 import msgspec
 import pytest
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
 from model_server.grammars.call_format import after_thoughts, call_format
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint
@@ -34,6 +32,8 @@ from sax.call_form import (
     CallForm,
 )
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer, walk
@@ -79,9 +79,21 @@ GEMMA_4 = CallForm(
     tail="<tool_call|>",
     quote='<|"|>',
 )
+MINIMAX_M3 = CallForm(
+    Arguments.TAGS,
+    mark="]<]minimax[>[<tool_call>",
+    begin="]<]minimax[>[<tool_call>",
+    head=f'\n]<]minimax[>[<invoke name="{NAME}">',
+    tail="]<]minimax[>[</invoke>",
+    end="\n]<]minimax[>[</tool_call>",
+    pair="]<]minimax[>[<",
+    colon={"": ">"},
+    close="]<]minimax[>[</",
+    item="item",
+)
 FORMS = (
     *(HERMES, LLAMA3, MISTRAL, MISTRAL_LIST, GEMMA, DEEPSEEK, DEEPSEEK_FENCED, LFM2),
-    *(COMMAND, QWEN_CODER, DSML, GEMMA_4),
+    *(COMMAND, QWEN_CODER, DSML, GEMMA_4, MINIMAX_M3),
 )
 DIALECTS = [AnswerDialect("learnt", calls=form) for form in FORMS]
 
@@ -207,6 +219,36 @@ def test_strict_tools_work_in_dialects_without_a_mark_in_text(parser: ToolParser
     assert accepts(strict, f"{final}Just text, {{so}}.")
     assert accepts(strict, begin + good + end)
     assert not accepts(strict, f"{begin}3{end}")
+
+
+@each_case("at, tags, good", [
+    ("<x>1.5</x>", "<item>a</item><item>b</item>", True),
+    ("<x>1.5</x>", "", True),
+    ("<x>1.5</x><y><item>1</item></y>", "", True),
+    ("", "", False),
+    ("<x>far</x>", "", False),
+    ("<x>1.5</x>", "<item>c</item>", False),
+    ("<x>1.5</x>", "a", False),
+    ("<x>1.5</x><y><item>1.5</item></y>", "", False),
+])  # fmt: skip
+def test_tags_hold_the_schemas_of_values_within_values(at: str, tags: str, good: bool) -> None:
+    inner = {"x": {"type": "number"}, "y": {"type": "array", "items": {"type": "integer"}}}
+    parameters = {
+        "type": "object",
+        "properties": {
+            "at": {"type": "object", "properties": inner, "required": ["x"]},
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}},
+        },
+        "required": ["at", "tags"],
+        "additionalProperties": False,
+    }
+    tool = Tool("now", parameters=json.dumps(parameters))
+    form = made(AnswerDialect("learnt", calls=MINIMAX_M3), tools=(tool,))
+    said = f'<invoke name="now"><at>{at}</at><tags>{tags}</tags></invoke>'.replace(
+        "<", "]<]minimax[>[<"
+    )
+    text = f"]<]minimax[>[<tool_call>\n{said}\n]<]minimax[>[</tool_call>"
+    assert accepts(form, text) is good
 
 
 def test_reasoning_may_come_first_and_must_end_where_it_was_begun() -> None:

@@ -11,7 +11,6 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
-from http_gateway.dialects.answer_parser import AnswerParser
 from model_server.grammars.call_format import call_format
 from model_server.grammars.constraint import Constraint
 from model_server.text.dialect import AnswerDialect, dialect_of, kinds_of
@@ -20,9 +19,10 @@ from model_server.text.rendering.frames import TemplateParts
 from model_server.text.rendering.sandbox import RefusedChat
 from model_server.text.rendering.worker import KnownTemplate
 from sax.chat import AnswerFormat, ChatOptions, Message, ReasoningParser, Tool, ToolCall
-from tests.http_gateway.dialects.texts import joined
+from sax.dialects.answer_parser import AnswerParser
 from tests.model_server.grammars.test_compiler import tokenizer
 from tests.model_server.grammars.test_grammar_state import matcher_of
+from tests.sax.dialects.texts import joined
 
 FOLDER = Path(os.environ.get("SAX_TEMPLATES", ".cache/templates"))
 _WORD = {"description": "any", "type": "string"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import CallBegun
 from model_server.text.chat_template import ChatTemplate, without_tools
 from model_server.text.dialect import dialect_of
 from model_server.text.rendering.frames import WrittenForms
 from sax.chat import AnswerFormat, ChatOptions, Image, Message, Tool, ToolCall
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import CallBegun
 
 TOOL = Tool("get_weather", "Tells it.", '{"type": "object"}')
 ASK = Message("user", "Weather in Oslo and Rome?")

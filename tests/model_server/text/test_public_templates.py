@@ -50,8 +50,6 @@ BROKEN = {
     "SvalTek": "it closes texts and numbers with different marks",
     "baseten-Llama-3.2": "it writes texts without quotes",
     "typhoon-ai-typhoon2.1": "it writes nothing between two arguments",
-    "MiniMaxAI-MiniMax-M3": "as MiniMax-M3",
-    "MiniMax-M3": "it has the name of a parameter in the mark behind it, and lists as marks, too",
 }
 
 

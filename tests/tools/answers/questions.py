@@ -45,6 +45,7 @@ BASES: dict[RequestRoute, dict[str, Any]] = {
     R.TRANSLATIONS: {"model": "ear"},
     R.TEXT_TO_TOKENS: {"model": "smollm2", "messages": _SAID},
     R.TOKENS_TO_TEXT: {"model": "smollm2", "tokens": [253, 260]},
+    R.INFILL: {**_TINY, "input_prefix": "Hi", "input_suffix": "you", "n_predict": 4},
     R.GENERATE: {"model": _FULL, "query": "Hi", "extra_inputs": _INPUTS},
     R.LISTCELL: {"model": _FULL},
     R.LISTALL: {"sax_cell": "/sax/test"},

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.engine.running.ops import Runner
 from model_server.engine.types import Grammar, Sampling
 from model_server.grammars.constraint import Constraint
 from sax.types import Message
 from tests.demo_model import demo_model
 from tests.tools.bench.demo import COMPILED, GREEDY, load_demo, request
+from tests.tools.bench.stubbed_head import Stubbed, write_head
 from tests.tools.bench.table import Table
 
 CONTEXT, SLOTS, ANSWER = 1024, 32, 128
@@ -86,17 +92,28 @@ DRAFT_CASES = (
 )
 
 
+# A head whose draft tokens a stub replaces by those of the answer, seven of ten of them.
+HEAD_CASES = (
+    Case("a story, greedy, an EAGLE-3 head that a stub makes right", FREE, GREEDY, 1),
+    Case("a story, greedy, an EAGLE-3 head that a stub makes right", FREE, GREEDY, 8),
+)
+
+
 class Decoding:
     """An engine, and how many tokens a second it makes."""
 
-    def __init__(self, mode: str | None, **more: str) -> None:
+    def __init__(
+        self, mode: str | None, wrapped: Callable[[Runner], Runner] | None = None, **more: str
+    ) -> None:
         config = ModelServerConfig(max_context=CONTEXT, slots=SLOTS, jax_cache_dir=COMPILED)
         self._loaded = load_demo(config, SPECULATION=mode, **more)
         self._ended = threading.Semaphore(0)
         self._begun: set[int] = set()
         self._batch = self._tokens = 0
         self._since_s = 0.0
-        self.engine = Engine(self._loaded.runner, self._keep, self._loaded.step_times)
+        self.answer: list[int] = []  # of the first sequence of the last batch
+        self.runner = wrapped(self._loaded.runner) if wrapped else self._loaded.runner
+        self.engine = Engine(self.runner, self._keep, self._loaded.step_times)
 
     def encoded(self, text: str) -> tuple[int, ...]:
         template = self._loaded.chat_template
@@ -106,7 +123,7 @@ class Decoding:
 
     def tokens_per_second(self, case: Case) -> float:
         """Run a batch of one prompt; measures from the moment when all prompts are computed."""
-        self._batch, self._begun = case.batch, set()
+        self._batch, self._begun, self.answer = case.batch, set(), []
         prompt, grammar = self.encoded(case.text), self._grammar(case)
         for row in range(case.batch):
             sampling = replace(case.sampling, seed=row, guided=grammar is not None)
@@ -132,6 +149,8 @@ class Decoding:
             self._tokens, self._since_s = 0, time.perf_counter()
         else:
             self._tokens += len(updates)
+        first = min(self._begun)
+        self.answer += [each.result.token or 0 for each in updates if each.sequence == first]
         for update in updates:
             if update.finish or update.error:
                 self._ended.release()
@@ -152,8 +171,21 @@ def run() -> Table:
     draft = Decoding("draft", DRAFT_MODEL=str(demo_model()))
     _measure(table, DRAFT_CASES, off, draft)
     draft.engine.close()
+    with tempfile.TemporaryDirectory(prefix="sax-bench-") as folder:
+        _measure_head(table, off, Path(folder) / "head")
     off.engine.close()
     return table
+
+
+def _measure_head(table: Table, off: Decoding, folder: Path) -> None:
+    with closing(open_checkpoint(str(demo_model()))) as checkpoint:
+        config = checkpoint.config
+    head = Decoding("draft", Stubbed, DRAFT_MODEL=str(write_head(folder, config)))
+    off.tokens_per_second(HEAD_CASES[0])
+    assert isinstance(head.runner, Stubbed)
+    head.runner.text = [*off.encoded(FREE), *off.answer]
+    _measure(table, HEAD_CASES, off, head)
+    head.engine.close()
 
 
 def _measure(table: Table, cases: Sequence[Case], off: Decoding, on: Decoding) -> None:

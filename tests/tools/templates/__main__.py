@@ -43,6 +43,7 @@ FAMILIES = {
     "kimi-k2-thinking": "moonshotai-Kimi-K2-Thinking",
     "kimi-k3": "Kimi-K3",
     "minimax-m2": "MiniMax-M2",
+    "minimax-m3": "MiniMaxAI-MiniMax-M3-MXFP8",
     "seed-oss": "ByteDance-Seed-OSS",
     "nemotron-super": "nvidia-Llama-3_3-Nemotron-Super-49B-v1_5",
     "nemotron-3": "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",

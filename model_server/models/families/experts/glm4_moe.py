@@ -1,7 +1,8 @@
 """GLM-4.5, GLM-4.6: half of each head rotates; routed and shared experts as in DeepSeek-V3.
 
 Source: Z.ai 2025 (arXiv:2508.06471); names and config keys are those of Hugging Face's
-`Glm4MoeForCausalLM`. Multi-token-prediction layers after the last are skipped.
+`Glm4MoeForCausalLM`. The multi-token-prediction layer after the last may
+draft.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
     BuildAttention,
+    BuildFfw,
     decoder_recipe,
     gated_ffw,
     norm_of,
 )
 from model_server.models.families.latent_recipe import spare_layers
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.own_heads import appended_head
 from model_server.models.families.ropes import partial_rope
 from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
@@ -50,24 +53,31 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     layers, shape = keys.whole("num_hidden_layers"), attention_shape(keys)
     first_sparse = keys.whole("first_k_dense_replace", least=0)
     attention, dense, routed = _attention(keys), gated_ffw(keys), routed_ffw(keys)
+    rope = partial_rope(keys, shape.head_dim, share=0.5)
 
-    def layer(index: int, form: WeightForm) -> PreNormLayer:
-        prefix = f"model.layers.{index}"
+    def made(prefix: str, ffw: BuildFfw, form: WeightForm) -> PreNormLayer:
         return PreNormLayer(
             norm_of(keys, f"{prefix}.input_layernorm"),
             attention(prefix, shape, form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
-            (dense if index < first_sparse else routed)(prefix, form),
+            ffw(prefix, form),
         )
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        return made(f"model.layers.{index}", dense if index < first_sparse else routed, form)
+
+    def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
+        return made(prefix, routed, form)
 
     recipe = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shape=shape,
-        ropes=[partial_rope(keys, shape.head_dim, share=0.5)] * layers,
+        ropes=[rope] * layers,
         layer=layer,
     )
-    return replace(recipe, unused=spare_layers(keys, layers))
+    own_head = appended_head(keys, layers, drafting, rope)
+    return replace(recipe, unused=spare_layers(keys, layers), own_head=own_head)
 
 
 def _attention(keys: ConfigKeys) -> BuildAttention:

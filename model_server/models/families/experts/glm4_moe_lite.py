@@ -1,7 +1,7 @@
 """GLM-4.7-Flash: DeepSeek-V3 in GLM's sizes; config.json lists the layers with experts.
 
 Source: Z.ai 2026, "GLM-4.7"; names and config keys are those of Hugging Face's
-`Glm4MoeLiteForCausalLM`. Multi-token-prediction layers are skipped.
+`Glm4MoeLiteForCausalLM`. The multi-token-prediction layer may draft.
 """
 
 from __future__ import annotations

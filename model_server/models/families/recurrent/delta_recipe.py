@@ -7,10 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
-from model_server.models.families.decoder_recipe import decoder_recipe
+from model_server.models.families.decoder_recipe import (
+    BuildFfw,
+    decoder_recipe,
+    norm_of,
+    rms_norms,
+)
+from model_server.models.families.own_heads import QWEN, own_head
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape
 from model_server.models.layers.layers import RmsNorm
+from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.source import GroupRows, Tensor, cut
@@ -50,8 +57,21 @@ def delta_recipe(
     attends: list[bool],
     layer: Any,
     rope: Rope,
+    ffw: BuildFfw,
 ) -> Recipe:
-    """Build the recipe of a decoder in which some layers attend and the others are delta nets."""
+    """Build the recipe of a decoder in which some layers attend and the others are delta nets.
+
+    ffw: of the layer that drafts.
+    """
+
+    def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm", plus_one=True),
+            gated_attention(keys, prefix, shape, form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm", plus_one=True),
+            ffw(prefix, form),
+        )
+
     made = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
@@ -61,7 +81,10 @@ def delta_recipe(
         plus_one=True,
         states=lambda shards: tuple(None if its else delta.states(shards) for its in attends),
     )
-    return replace(made, unused=("mtp.",))
+    head = own_head(keys, QWEN, drafting, rope, norm=rms_norms(keys, plus_one=True))
+    counted = keys.all.get("mtp_num_hidden_layers", 1), keys.all.get("mtp_use_dedicated_embeddings")
+    there = counted[0] and not counted[1]
+    return replace(made, unused=("mtp.",), own_head=head if there else None)
 
 
 def delta_shape(keys: ConfigKeys) -> DeltaShape:

@@ -2,20 +2,27 @@
 
 Source: NVIDIA 2025 (arXiv:2504.03624, arXiv:2512.20848); names and config keys are those of Hugging
 Face's `NemotronHForCausalLM`. Queries and keys are not rotated; feed-forwards and experts square a
-ReLU and are not gated. Multi-token-prediction layers are skipped.
+ReLU and are not gated. Multi-token-prediction layers of attention and experts may draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
-from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe
+from model_server.models.families.decoder_recipe import (
+    BuildFfw,
+    BuildNorm,
+    decoder_recipe,
+    embedding_of,
+)
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.own_heads import NEMOTRON, own_head
 from model_server.models.families.recurrent.mixers import step_limits
 from model_server.models.families.sigmoid_experts import ROUTED, sigmoid_choice
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
@@ -28,10 +35,10 @@ from model_server.models.layers.experts import (
 )
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import Activation, Linear, RmsNorm, activation_of
-from model_server.models.layers.pre_norm import FeedForwardLayer, MixerLayer
+from model_server.models.layers.pre_norm import FeedForwardLayer, MixerLayer, PreNormLayer
 from model_server.models.layers.routing import Router
 from model_server.models.layers.state_space import StateSpace, StateSpaceShape
-from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.recipe import Family, OwnHead, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -219,7 +226,32 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         table="backbone.embeddings",
         states=states,
     )
-    return replace(made, unused=("mtp.",))
+    return replace(made, unused=("mtp.",), own_head=_own_head(keys, shape, norm, head))
+
+
+# Of layers that draft: their kinds, as a list or in letters.
+_DRAFTING = ("mtp_layers_block_type", [ATTENTION, EXPERTS]), ("mtp_hybrid_override_pattern", "*E")
+
+
+def _own_head(
+    keys: ConfigKeys, shape: AttentionShape, norm: BuildNorm, head: Callable[[WeightForm], Linear]
+) -> OwnHead | None:
+    """Return the layers that draft, attention and experts; None: there are none, or others."""
+    there = any(keys.all.get(key) == kinds for key, kinds in _DRAFTING)
+    if not there or not keys.all.get("num_nextn_predict_layers", 1):
+        return None
+    routed = routed_ffw(keys)
+
+    def layer(prefix: str, form: WeightForm) -> PreNormLayer:
+        return PreNormLayer(
+            norm(f"{prefix}.0.norm"),
+            Attention(shape, AttentionSources.hugging_face(f"{prefix}.0.mixer"), form),
+            norm(f"{prefix}.1.norm"),
+            routed(f"{prefix}.1.mixer", form),
+        )
+
+    table = partial(embedding_of, keys, table="backbone.embeddings")
+    return own_head(keys, NEMOTRON, layer, None, norm=norm, embedding=table, head=head)
 
 
 def _attention_shape(keys: ConfigKeys) -> AttentionShape:

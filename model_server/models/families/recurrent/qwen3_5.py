@@ -1,7 +1,7 @@
 """Qwen3.5: gated delta networks, every fourth layer gated attention; images.
 
 Source: Qwen Team 2026, "Qwen3.5"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
-those of Hugging Face's `Qwen3_5ForCausalLM`. Multi-token-prediction layers are skipped.
+those of Hugging Face's `Qwen3_5ForCausalLM`. The multi-token-prediction layer may draft.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Rec
 
     share = keys.number("partial_rotary_factor")
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
-    recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope)
+    recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope, ffw)
     media = qwen_vision(keys, values, _tower, HALVES, recipe.embed, token=_IMAGE_TOKEN)
     return replace(recipe, media=media)
 

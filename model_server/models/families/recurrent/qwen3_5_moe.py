@@ -1,7 +1,7 @@
 """Qwen3.5 with experts: gated delta networks, every fourth layer gated attention; a shared expert.
 
 Source: Qwen Team 2026, "Qwen3.5"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
-those of Hugging Face's `Qwen3_5MoeForCausalLM`. Multi-token-prediction layers are skipped.
+those of Hugging Face's `Qwen3_5MoeForCausalLM`. The multi-token-prediction layer may draft.
 """
 
 from __future__ import annotations

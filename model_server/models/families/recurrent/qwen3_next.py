@@ -1,7 +1,7 @@
 """Qwen3-Next: gated delta networks, every fourth layer gated attention; experts with a shared one.
 
 Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
-those of Hugging Face's `Qwen3NextForCausalLM`. Multi-token-prediction layers are skipped.
+those of Hugging Face's `Qwen3NextForCausalLM`. The multi-token-prediction layer may draft.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         )
 
     rope = partial_rope(keys, shape.head_dim, share=keys.number("partial_rotary_factor"))
-    return delta_recipe(keys, values, shape, delta, attends, layer, rope)
+    return delta_recipe(keys, values, shape, delta, attends, layer, rope, routed)
 
 
 def _delta_sources(shape: DeltaShape, name: str) -> DeltaSources:

@@ -18,7 +18,7 @@ from http_gateway.problems import Problem
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.types import TokenChunk, TokenLogprob
 from tests.each_case import each_case
-from tests.http_gateway.dialects import test_answer_parser as dialect
+from tests.sax.dialects import test_answer_parser as dialect
 
 HEAD = {"id": "resp_1", "object": "response", "store": False}
 HERMES = AnswerFormat(ToolParser.HERMES, ReasoningParser.THINK)

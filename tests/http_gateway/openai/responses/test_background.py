@@ -126,6 +126,36 @@ async def test_a_response_whose_gateway_died_fails_with_the_reason():
         assert (await http.get(f"{PATH}/{id}")).json() == told
 
 
+class CountingStore(FaultyStore):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = self.reads = 0
+
+    async def names(self, prefix: str) -> list[str]:
+        self.lists += 1
+        return await super().names(prefix)
+
+    async def get(self, name: str) -> bytes:
+        self.reads += 1
+        return await super().get(name)
+
+
+async def test_a_look_is_one_list_where_no_other_gateway_runs_anything():
+    cell, store = a_cell(), CountingStore()
+    cell.hold_after = 2
+    async with gateway(cell, store) as (http, own), gateway(a_cell(), store) as (_, other):
+        own._pace = BackgroundPace(beat_s=1000)
+        for found in (False, True):
+            store.lists = store.reads = 0
+            assert not await own.watch(1000.0)
+            assert (store.lists, store.reads) == (1, 0)
+            assert await other.watch(1000.0) is found
+            assert (store.lists, store.reads) == (2, found)
+            await http.post(PATH, json=ASKED)
+
+
 async def test_signs_of_life_keep_a_response_running():
     cell, store = a_cell(), open_store("memory://")
     cell.hold_after = 2

@@ -114,7 +114,6 @@ def test_a_refusal_and_a_phase_that_are_sent_back_are_read():
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"role": "tool", "content": "x"}, "input[0].role"),
         ({"role": "user"}, "input[0].content"),
-        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
         ({"role": "user", "content": "x", "nope": 1}, "input[0].nope"),
         ({"role": "user", "content": "x", "id": 7}, "input[0].id"),
@@ -130,3 +129,10 @@ def test_what_is_wrong_is_refused_by_its_path(item: dict[str, Any], param: str):
     with pytest.raises((InvalidRequest, UnsupportedParameter)) as refused:
         to_conversation("", [item])
     assert refused.value.param == param
+
+
+def test_a_file_of_a_document_is_refused_with_what_to_send_instead():
+    item = {"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}
+    with pytest.raises(UnsupportedParameter, match=r"PDF.* input_text, or their pages") as refused:
+        to_conversation("", [item])
+    assert refused.value.param == "input[0].content[0].type"

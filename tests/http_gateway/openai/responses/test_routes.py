@@ -153,6 +153,36 @@ async def test_outputs_of_calls_answer_the_calls_of_a_stored_response(
     assert prompt[-1] == Message("tool", "x", name="f", tool_call_id="c")
 
 
+async def test_items_of_stored_responses_are_named_by_their_ids(
+    cell: FakeCell, keeping: httpx.AsyncClient
+):
+    asked = {"role": "user", "content": "abc"}
+    first = (await keeping.post(PATH, json={**ASKED, "input": [asked]})).json()
+    (said,) = first["output"]
+    named = {"type": "item_reference", "id": said["id"]}
+    more: list[dict[str, object]] = [asked, named, {"role": "user", "content": "de"}]
+    second = (await keeping.post(PATH, json={**ASKED, "input": more})).json()
+    begun = (Message("user", "abc"), Message("assistant", said["content"][0]["text"]))
+    assert cell.requests[-1].prompt == (*begun, Message("user", "de"))
+    # The newest response has the older items, too; a type may be left out.
+    newest = {"id": second["output"][0]["id"]}
+    await keeping.delete(f"{PATH}/{first['id']}")
+    third = await keeping.post(PATH, json={**ASKED, "input": [*more, newest, asked]})
+    assert third.status_code == 200
+    assert len(cell.requests[-1].prompt) == 5
+    again = {**ASKED, "input": [named], "previous_response_id": second["id"]}
+    for body, status, word in (
+        (again, 400, "already"),
+        ({**ASKED, "input": [named]}, 404, "the item itself"),
+        ({**ASKED, "input": [{"type": "item_reference", "id": "msg_1"}]}, 404, "the item itself"),
+        ({**ASKED, "input": [{"type": "item_reference"}]}, 400, "id of an item"),
+        ({**ASKED, "input": [{**named, "mood": 1}]}, 400, "mood"),
+    ):
+        reply = await keeping.post(PATH, json=body)
+        assert (reply.status_code, word in reply.text) == (status, True), reply.text
+        assert reply.json()["error"]["param"].startswith("input[0]")
+
+
 async def test_a_stored_response_is_read_listed_and_deleted(keeping: httpx.AsyncClient):
     whole = (await keeping.post(PATH, json=ASKED)).json()
     place = f"{PATH}/{whole['id']}"
@@ -181,10 +211,14 @@ async def test_what_shall_not_be_stored_is_not(keeping: httpx.AsyncClient):
 
 
 async def test_without_a_store_what_needs_one_names_the_flag(http: httpx.AsyncClient):
-    for field in ({"store": True}, {"previous_response_id": "resp_1"}):
+    for field, param in (
+        ({"store": True}, "store"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
+    ):
         reply = await http.post(PATH, json={**ASKED, **field})
         assert reply.status_code == 400
-        assert reply.json()["error"]["param"] == [*field][0]
+        assert reply.json()["error"]["param"] == param
         assert "--files" in reply.json()["error"]["message"]
     assert (await http.get(f"{PATH}/resp_1")).status_code == 400
 

@@ -70,7 +70,7 @@ def _runner(
     plan = _planned(recipe, checkpoint, layout)
     needed = without_prefixes(checkpoint, recipe.unused)
     leaves = read_weights(plan.blueprint.declarations, needed, lambda _: None, layout)
-    parts = read_parts(plan, checkpoint, 0, lambda _: None, lambda *_: [], None, BUCKETS)
+    parts = read_parts(plan, checkpoint, 0, lambda _: None, lambda *_: [], leaves, None, BUCKETS)
     runner = ModelRunner(plan.program, leaves, plan.allocate_pages(), BUCKETS, parts)
     runner.compile(lambda _: None)
     return runner

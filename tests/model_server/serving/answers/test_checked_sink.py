@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from model_server.grammars.compiler import AnswerVerdict
-from model_server.serving.answers.checked_sink import CheckedSink
+from model_server.serving.answers.checked_sink import CheckedJson, CheckedSink
 from sax.errors import Internal, SaxError
 from sax.types import TokenChunk
 
@@ -22,7 +22,9 @@ class Checking:
         self.counts = Counter[str]()
         self.go = asyncio.Event()
         self._verdict = verdict
-        self.sink = CheckedSink(self.told.append, self._check, self.counts, begun, after)
+        answer = CheckedJson(self._check, after)
+        answer.push(begun)
+        self.sink = CheckedSink(self.told.append, answer, self.counts)
 
     async def _check(self, answer: str) -> AnswerVerdict:
         self.asked.append(answer)

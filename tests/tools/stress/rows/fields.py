@@ -50,6 +50,7 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.CLASSIFY: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.TEXT_TO_TOKENS: {"model": SMOLLM2, "prompt": "Hi"},
     RequestRoute.TOKENS_TO_TEXT: {"model": SMOLLM2, "tokens": [1]},
+    RequestRoute.INFILL: {"model": SMOLLM2, "input_prefix": "Hi", "input_suffix": "you"},
     RequestRoute.GENERATE: {"model": SMOLLM2, "query": "Hi"},
     RequestRoute.PUBLISH: _SPEC,
     RequestRoute.UPDATE: _SPEC,

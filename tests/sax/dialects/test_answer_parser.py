@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from tests.each_case import each_case
-from tests.http_gateway.dialects.texts import Divided, parsed
+from tests.sax.dialects.texts import Divided, parsed
 
 OSLO = '{"city": "Oslo"}'
 BAR, GAP = "\uff5c", "\u2581"

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from http_gateway.mcp.servers import McpServers, read_mcp_servers
-from http_gateway.mcp.session import McpFailed, McpLimits, McpOutcome
 from sax.errors import PermissionDenied
+from sax.mcp.session import McpFailed, McpLimits, McpOutcome
 from tests.each_case import each_case
-from tests.http_gateway.mcp.server import ADD, FAIL, URL, AddingServer
+from tests.sax.mcp.adding_server import ADD, FAIL, URL, AddingServer
 
 
 def servers(server: AddingServer, limits: McpLimits | None = None) -> McpServers:

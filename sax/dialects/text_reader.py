@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Generator
 from functools import cache
 
-from http_gateway.dialects.events import (
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
@@ -18,7 +18,7 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from http_gateway.dialects.json_scan import JsonScan
+from sax.dialects.json_scan import JsonScan
 
 Reading = Generator[None, None, None]  # yields where it needs more text
 BLANKS = " \n\t\r"

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from http_gateway.dialects.answer_parser import AnswerParser
-from http_gateway.dialects.events import (
+from sax.chat import AnswerFormat
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
@@ -15,7 +16,6 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from sax.chat import AnswerFormat
 
 TOOLS = ("get_weather", "add", "f")
 

@@ -4,9 +4,10 @@ in one piece and in any split of the stream."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from sax.call_form import CallForm, decoded, encoded
 from sax.chat import AnswerFormat, ReasoningParser
 from tests.each_case import each_case
-from tests.http_gateway.dialects.texts import TOOLS, parsed
-from tests.http_gateway.dialects.written import Call, kind_of, marks_of, written
+from tests.sax.dialects.texts import TOOLS, parsed
+from tests.sax.dialects.written import Call, kind_of, marks_of, written
 
 GOLDEN: dict[str, Any] = json.loads(Path("tests/golden/calls.json").read_text())
 
@@ -31,14 +32,22 @@ FORMS = [family for family in GOLDEN if GOLDEN[family]["dialect"]["calls"]]
 DISTINCT = [*{encoded(form_of(family)): family for family in FORMS}.values()]
 
 
-def kinds(calls: list[Call]) -> dict[str, dict[str, list[str]]]:
+def kinds(calls: list[Call], item: str = "") -> dict[str, dict[str, list[str]]]:
     """What a model server tells of the tools' parameters."""
-    return {name: {key: [kind_of(value)] for key, value in values.items()}
-            for name, values in calls}  # fmt: skip
+    return {name: dict(paths_of(values, item)) for name, values in calls}
+
+
+def paths_of(value: Any, item: str, path: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The types of values by their paths; of those within one only if lists have an item's key."""
+    within = value.items() if isinstance(value, Mapping) else [(item, each) for each in value]
+    for key, each in cast("Iterable[tuple[str, Any]]", within):
+        yield f"{path}{key}", [kind_of(each)]
+        if item and isinstance(each, dict | list):
+            yield from paths_of(each, item, f"{path}{key}.")
 
 
 def told(form: CallForm, calls: list[Call]) -> AnswerFormat:
-    return AnswerFormat("learnt", calls=form, kinds=kinds(calls))
+    return AnswerFormat("learnt", calls=form, kinds=kinds(calls, form.item))
 
 
 def values(calls: tuple[tuple[str, str], ...]) -> list[tuple[str, Any]]:
@@ -74,11 +83,15 @@ def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
     bare = TEXTS.filter(lambda text: not any(mark in text for mark in ends))
     if ends:  # nor what may be the beginning of one, at its end
         bare = bare.filter(lambda text: not text.endswith(tuple("".join(ends))))
-    lists = st.lists(SCALARS | bare, max_size=3)
-    objects = st.dictionaries(KEYS, SCALARS | bare | lists, max_size=3)
+    scalars = st.booleans() | NUMBERS if form.item else SCALARS  # what is null is left out there
+    if form.item:  # a list's values have one type
+        lists = st.lists(bare, max_size=3) | st.lists(NUMBERS, max_size=3)
+    else:
+        lists = st.lists(scalars | bare, max_size=3)
+    objects = st.dictionaries(KEYS, scalars | bare | lists, max_size=3)
     python = form.arguments == "python"  # whose identifiers have no dash, and no keywords
     keys = KEYS.map(lambda key: f"k_{key.replace('-', '_')}") if python else KEYS
-    return st.dictionaries(keys, SCALARS | bare | lists | objects, max_size=4)
+    return st.dictionaries(keys, scalars | bare | lists | objects, max_size=4)
 
 
 @st.composite
@@ -165,6 +178,30 @@ def test_bare_values_have_the_type_that_the_schema_gives(
         f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
     )
     assert values(parsed([call], format).calls) == [("f", {"a": value})]
+
+
+@each_case("said, types, value", [
+    ("<item>1</item><item>b</item>", {}, [1, "b"]),
+    ("<x>1</x>", {}, {"x": 1}),
+    ("<item>1</item>", {"a": ["object"]}, {"item": 1}),
+    ("<x>1</x>", {"a": ["array"], "a.item": ["string"]}, ["1"]),
+    ("<x><item>1</item></x>", {"a.x.item": ["string"]}, {"x": ["1"]}),
+    ("", {"a": ["array", "null"]}, []),
+    ("", {"a": ["object"]}, {}),
+    ("", {}, ""),
+    ("<item></item>", {"a.item": ["array"]}, [[]]),
+    ("<b", {"a": ["string"]}, "<b"),
+])  # fmt: skip
+def test_tags_within_a_tag_are_lists_and_objects(
+    said: str, types: dict[str, list[str]], value: Any
+) -> None:
+    form, token = form_of("minimax-m3"), "]<]minimax[>["
+    said = said if said == "<b" else said.replace("<", f"{token}<")
+    call = f'\n{token}<invoke name="f">{token}<a>{said}{token}</a>{token}</invoke>'
+    text = f"{token}<tool_call>{call}\n{token}</tool_call>"
+    format = AnswerFormat("learnt", calls=form, kinds={"f": types})
+    for pieces in ([text], [*text]):
+        assert values(parsed(pieces, format).calls) == [("f", {"a": value})]
 
 
 def test_kimis_ids_have_the_name_and_the_number_of_the_call() -> None:

@@ -8,11 +8,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from http_gateway.dialects.bare_values import Kinds, read_loose, read_pairs
-from http_gateway.dialects.call_object import call_object
-from http_gateway.dialects.python_call import read_python
-from http_gateway.dialects.text_reader import Reading, TextReader
 from sax.call_form import FUNCTIONS_ID, GEMMA, ID, INDEX, NAME, Arguments, CallForm, IdForm
+from sax.dialects.bare_values import Kinds, read_loose, read_pairs
+from sax.dialects.call_object import call_object
+from sax.dialects.nested_tags import read_tags
+from sax.dialects.python_call import read_python
+from sax.dialects.text_reader import Reading, TextReader
 
 _SLOTS = re.compile(f"([{NAME}{ID}{INDEX}])")
 _ID, _NUMBER = re.compile(r"[\w:.+/=-]+"), re.compile(r"\d+")
@@ -114,6 +115,8 @@ def _call(
             return (yield from read_python(reader, name, id))
         case Arguments.PAIRS:
             made = yield from read_pairs(reader, form, begin, kinds.get(name, {}))
+        case Arguments.TAGS:
+            made = yield from read_tags(reader, form, begin, kinds.get(name, {}))
         case Arguments.LOOSE:
             made = yield from read_loose(reader, form, begin)
         case _:

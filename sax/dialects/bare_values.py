@@ -8,14 +8,14 @@ import json
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
 
-from http_gateway.dialects.python_call import literal_of
-from http_gateway.dialects.text_reader import TextReader
 from sax.call_form import CallForm
+from sax.dialects.python_call import literal_of
+from sax.dialects.text_reader import TextReader
 
 _SECTION = "<![CDATA["
 # By parameter, the JSON types that its value may have; one that is missing may have any.
 Kinds = Mapping[str, Collection[str]]
-_TYPES: dict[type, str] = {
+JSON_TYPES: dict[type, str] = {
     **{str: "string", bool: "boolean", type(None): "null", int: "number", float: "number"},
     **{list: "array", dict: "object"},
 }
@@ -27,7 +27,7 @@ def read_pairs(
     """Read the pairs that stand here. False: there are none, nor the end of a call, and nothing
     was read."""
     first = yield from reader.spaced(form.pair)
-    if not first and not (yield from _at(reader, form.tail)):
+    if not first and not (yield from at_tail(reader, form.tail)):
         return False
     begin()
     reader.add_arguments("{")
@@ -42,7 +42,7 @@ def read_pairs(
     return True
 
 
-def _at(reader: TextReader, text: str) -> Generator[None, None, bool]:
+def at_tail(reader: TextReader, text: str) -> Generator[None, None, bool]:
     """True if the text stands here, or begins to at the end of the answer."""
     start = reader.at
     stands = yield from reader.spaced(text)
@@ -61,13 +61,13 @@ def _pair(
     name = "".join(key)
     told = yield from _colon(reader, form)
     reader.forget()
-    types = kinds.get(name, _TYPES.values()) if told == "" else (told,)
-    reader.add_arguments(f"{separator}{_dumps(name)}: ")
+    types = kinds.get(name, JSON_TYPES.values()) if told == "" else (told,)
+    reader.add_arguments(f"{separator}{dumps(name)}: ")
     section = form.cdata and (yield from reader.literal(_SECTION))
     marks = (f"]]>{form.close}",) if section else tuple({form.close, form.close.strip()})
     if section or (set(types) == {"string"} and not form.quoted):
         reader.add_arguments('"')
-        if not (yield from reader.until(marks, lambda text: _escaped(reader, text))):
+        if not (yield from reader.until(marks, lambda text: escaped(reader, text))):
             return False
         reader.add_arguments('"')
         return True
@@ -89,8 +89,8 @@ def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:
     return ""
 
 
-def _escaped(reader: TextReader, text: str) -> None:
-    reader.add_arguments(_dumps(text)[1:-1])
+def escaped(reader: TextReader, text: str) -> None:
+    reader.add_arguments(dumps(text)[1:-1])
 
 
 def json_of(text: str, types: Collection[str]) -> str:
@@ -99,12 +99,12 @@ def json_of(text: str, types: Collection[str]) -> str:
     source = text.strip()
     for read in (_json, literal_of):
         if source and (made := read(source)) is not None:
-            kind = _TYPES[type(json.loads(made))]
+            kind = JSON_TYPES[type(json.loads(made))]
             if kind in types and kind != "string":
                 return made
     if "string" not in types and (made := _json(source)) is not None:
         return made
-    return _dumps(text)
+    return dumps(text)
 
 
 def _json(source: str) -> str | None:
@@ -119,7 +119,7 @@ def _refuse(word: str) -> None:
     raise ValueError(word)
 
 
-def _dumps(value: object) -> str:
+def dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -143,7 +143,7 @@ def read_loose(
         yield from reader.blank()
         if (yield from reader.literal(form.quote)):
             reader.add_arguments('"')
-            if not (yield from reader.until((form.quote,), lambda text: _escaped(reader, text))):
+            if not (yield from reader.until((form.quote,), lambda text: escaped(reader, text))):
                 return True
             reader.add_arguments('"')
         elif (mark := (yield from reader.literal(*"{}[],:"))) in ("{", "["):
@@ -172,5 +172,5 @@ def _bare(reader: TextReader) -> Generator[None, None, bool]:
     if plain and not is_key:
         reader.add_arguments(word)
     else:
-        reader.add_arguments((not is_key and literal_of(word)) or _dumps(word))
+        reader.add_arguments((not is_key and literal_of(word)) or dumps(word))
     return True

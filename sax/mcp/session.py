@@ -1,25 +1,23 @@
-"""McpSession: one client's session with an MCP server over streamable HTTP.
+"""McpSession: one client's session with an MCP server, over any transport.
 
-JSON-RPC in POSTs: a reply comes as JSON or as the events of a stream. Only three calls are needed
-(initialize, tools/list, tools/call), so this stands in for the official package, which brings a
-server with it.
+Only three calls of JSON-RPC are needed (initialize, tools/list, tools/call), so this stands in for
+the official package, which brings a server with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-import httpx
 import msgspec
 
-_PROTOCOL = "2025-06-18"
-_SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
+PROTOCOL = "2025-06-18"
 _MOST_PAGES = 16
+Body = dict[str, Any]
 
 
 class McpFailed(Exception):
@@ -40,27 +38,48 @@ class McpOutcome:
     text: str
     failed: bool = False
 
+    @property
+    def told(self) -> str:
+        """The text that a model reads: chat templates know no failed results."""
+        return f"Error: {self.text}" if self.failed else self.text
+
+
+class McpTransport(Protocol):
+    """Takes messages to a server, and brings its answers."""
+
+    async def exchange(self, body: Body) -> Body:
+        """Return the answer to a request; {} for a body without an id, which has none.
+
+        Raises McpFailed.
+        """
+        ...
+
+    def agree(self, protocol: str) -> None:
+        """Note the version of the protocol that the server speaks."""
+        ...
+
+    async def close(self) -> None:
+        """End the session. What fails then harms nobody."""
+        ...
+
 
 class McpSession:
-    def __init__(
-        self, http: httpx.AsyncClient, url: str, headers: Mapping[str, str], limits: McpLimits
-    ) -> None:
-        self._http = http
-        self._url = url
-        self._headers = dict(headers)
+    def __init__(self, transport: McpTransport, limits: McpLimits) -> None:
+        self._transport = transport
         self._limits = limits
         self._number = 0
 
     async def open(self) -> None:
         """Raises McpFailed."""
         about = {
-            "protocolVersion": _PROTOCOL,
+            "protocolVersion": PROTOCOL,
             "capabilities": {},
             "clientInfo": {"name": "sax", "version": version("sax")},
         }
         found = await self._ask("initialize", about)
-        self._headers[_VERSION] = str(found.get("protocolVersion", _PROTOCOL))
-        await self._tell("notifications/initialized")
+        self._transport.agree(str(found.get("protocolVersion", PROTOCOL)))
+        note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        await self._exchange("notifications/initialized", note)
 
     async def tools(self) -> list[dict[str, Any]]:
         """Return the server's tools. Raises McpFailed."""
@@ -85,17 +104,16 @@ class McpSession:
         return McpOutcome("\n".join(texts), failed=bool(result.get("isError")))
 
     async def close(self) -> None:
-        """End the session, if the server began one. What fails then harms nobody."""
-        if _SESSION in self._headers:
-            try:
-                async with asyncio.timeout(self._limits.seconds):
-                    await self._http.delete(self._url, headers=self._headers)
-            except (httpx.HTTPError, TimeoutError):
-                return
+        """End the session. What fails then harms nobody."""
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                await self._transport.close()
+        except TimeoutError:
+            return
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
-        body = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        body: Body = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
         reply = await self._exchange(method, body)
         error = reply.get("error")
         if isinstance(error, dict):
@@ -106,64 +124,18 @@ class McpSession:
             raise McpFailed(f"its answer to {method} has no result")
         return cast("dict[str, Any]", result)
 
-    async def _tell(self, method: str) -> None:
-        await self._exchange(method, {"jsonrpc": "2.0", "method": method})
-
-    async def _exchange(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; {} for one that has none."""
+    async def _exchange(self, method: str, body: Body) -> Body:
         try:
             async with asyncio.timeout(self._limits.seconds):
-                return await self._sent(method, body)
+                return await self._transport.exchange(body)
         except TimeoutError as exc:
             raise McpFailed(
                 f"it did not answer {method} within {self._limits.seconds:g} s"
             ) from exc
-        except httpx.HTTPError as exc:
-            raise McpFailed(f"it did not answer {method}: {exc or type(exc).__name__}") from exc
-
-    async def _sent(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {
-            **self._headers,
-            "accept": "application/json, text/event-stream",
-            "content-type": "application/json",
-        }
-        data = msgspec.json.encode(body)
-        async with self._http.stream("POST", self._url, content=data, headers=headers) as reply:
-            if not 200 <= reply.status_code < 300:
-                raise McpFailed(f"it answered {method} with status {reply.status_code}")
-            if session := reply.headers.get(_SESSION):
-                self._headers[_SESSION] = session
-            if "id" not in body:
-                return {}
-            if reply.headers.get("content-type", "").startswith("text/event-stream"):
-                async for message in self._events(reply):
-                    if message.get("id") == body["id"]:
-                        return message
-                raise McpFailed(f"its stream ended without an answer to {method}")
-            return _object(b"".join([piece async for piece in self._bounded(reply)]))
-
-    async def _events(self, reply: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-        """Yield the messages of a stream of events."""
-        held, data = b"", list[bytes]()
-        async for piece in self._bounded(reply):
-            *lines, held = (held + piece).replace(b"\r\n", b"\n").split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    data.append(line.removeprefix(b"data:").strip())
-                elif not line and data:
-                    yield _object(b"\n".join(data))
-                    data.clear()
-
-    async def _bounded(self, reply: httpx.Response) -> AsyncIterator[bytes]:
-        size = 0
-        async for piece in reply.aiter_bytes():
-            size += len(piece)
-            if size > self._limits.bytes:
-                raise McpFailed(f"its answer has more than {self._limits.bytes} bytes")
-            yield piece
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def message_of(data: bytes) -> Body:
+    """Return a message of a server. Raises McpFailed."""
     try:
         value = msgspec.json.decode(data)
     except msgspec.DecodeError as exc:

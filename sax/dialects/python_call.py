@@ -8,8 +8,8 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 
-from http_gateway.dialects.call_object import whole_characters
-from http_gateway.dialects.text_reader import TextReader
+from sax.dialects.call_object import whole_characters
+from sax.dialects.text_reader import TextReader
 
 MOST_CALL = 32 << 10  # characters of one call: some 30 ms
 _DEEPEST = 32  # brackets in one another

@@ -8,11 +8,11 @@ import string
 from collections.abc import Callable, Collection, Generator
 from functools import partial
 
-from http_gateway.dialects.call_reader import read_calls, with_variants
-from http_gateway.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
-from http_gateway.dialects.text_reader import BLANKS, Reading, TextReader
 from sax.call_form import NAMED_FORMS, CallForm, IdForm
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
+from sax.dialects.call_reader import read_calls, with_variants
+from sax.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
+from sax.dialects.text_reader import BLANKS, Reading, TextReader
 
 _OPEN, _CLOSE = "<think>", "</think>"
 
@@ -82,7 +82,7 @@ class AnswerParser:
         new_id: Callable[[], str] | None = None,
     ) -> None:
         """tools: names that a call may have. parallel: False drops all calls but the first."""
-        first = next(iter(_forms(format)), None)
+        first = next(iter(forms_of(format)), None)
         self._reader = TextReader(frozenset(tools), new_id or partial(new_call_id, first))
         self._parallel = parallel
         self._reading = _reading(format, self._reader)
@@ -128,7 +128,7 @@ def _is_first(event: AnswerEvent) -> bool:
     return not isinstance(event, CallBegun | ArgumentsDelta | CallEnded) or event.index == 0
 
 
-def _forms(format: AnswerFormat) -> tuple[CallForm, ...]:
+def forms_of(format: AnswerFormat) -> tuple[CallForm, ...]:
     """Return the forms that calls in an answer may have."""
     if format.calls is not None:
         return with_variants(format.calls)
@@ -139,7 +139,7 @@ def _forms(format: AnswerFormat) -> tuple[CallForm, ...]:
 def _reading(format: AnswerFormat, reader: TextReader) -> Reading:
     if format.reasoning == ReasoningParser.GPT_OSS:
         return read_harmony(reader)
-    read = partial(read_calls, forms=_forms(format), kinds=format.kinds)
+    read = partial(read_calls, forms=forms_of(format), kinds=format.kinds)
     if format.reasoning == ReasoningParser.THINK:
         marks = format.thoughts or (_OPEN, _CLOSE)
         return read_thoughts(reader, marks, is_open=format.reasoning_open, rest=read)

@@ -33,6 +33,8 @@ def _arguments(form: CallForm, values: Mapping[str, Any]) -> str:
             return f"{form.comma or ', '}".join(pairs) + ")"
         case Arguments.LOOSE:
             return _loose(form, values)
+        case Arguments.TAGS:
+            return "".join(_tag(form, *item) for item in values.items())
         case _:
             return json.dumps(values, ensure_ascii=False)
 
@@ -42,6 +44,19 @@ def _pair(form: CallForm, key: str, value: Any) -> str:
     if form.cdata and isinstance(value, str) and "<" in value:
         text = f"<![CDATA[{value}]]>"
     return form.pair + key + form.behind_key(kind_of(value)) + text + form.close
+
+
+def _tag(form: CallForm, key: str, value: Any) -> str:
+    colon = form.behind_key("")
+    return f"{form.pair}{key}{colon}{_tagged(form, value)}{form.close}{key}{colon}"
+
+
+def _tagged(form: CallForm, value: Any) -> str:
+    if isinstance(value, dict):
+        return "".join(_tag(form, *item) for item in value.items())
+    if isinstance(value, list):
+        return "".join(_tag(form, form.item, each) for each in value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _loose(form: CallForm, value: Any) -> str:
@@ -61,5 +76,7 @@ def kind_of(value: Any) -> str:
 
 def marks_of(form: CallForm) -> list[str]:
     """What no bare text may have in it: it ends it."""
+    if form.arguments == Arguments.TAGS:
+        return [form.pair]
     bare = form.arguments in (Arguments.PAIRS, Arguments.LOOSE)
     return [mark for mark in (form.close.strip(), form.quote, "]]>") if mark] if bare else []

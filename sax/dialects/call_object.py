@@ -11,8 +11,8 @@ from collections.abc import Generator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-from http_gateway.dialects.json_scan import JsonScan
-from http_gateway.dialects.text_reader import TextReader
+from sax.dialects.json_scan import JsonScan
+from sax.dialects.text_reader import TextReader
 
 _BLANK = r"[ \n\t\r]{0,16}"
 _ARGUMENTS = ("arguments", "parameters")

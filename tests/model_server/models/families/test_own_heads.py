@@ -1,0 +1,176 @@
+"""The tensors of draft layers are those that checkpoints have, and their shapes the model's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.running.head_program import HeadProgram
+from model_server.kernels import xla
+from model_server.models.draft_heads import own_head_recipe
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from model_server.models.weights.sharding import own_device
+from model_server.models.weights.weight import Blueprint, borrowed_weights, leaf_shapes
+from tests.each_case import Failures
+from tests.model_server.engine.running.test_head_program import LIMITS
+from tests.model_server.models.family_cases import config_of
+from tests.model_server.tiny import empty_pages
+
+_LATENT = {"q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm"}
+_LATENT |= {"kv_b_proj", "o_proj"}
+_GROUPED = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_BIASED = _GROUPED | {f"{part}_proj.bias" for part in "qkv"}
+_NORMED = {*_GROUPED, "q_norm", "k_norm"}
+_EXPERTS = {"gate", "gate.e_score_correction_bias"}
+_EXPERTS |= {
+    f"{each}.{part}_proj"
+    for each in ("experts.*", "shared_experts")
+    for part in ("gate", "up", "down")
+}
+_OWN = {"enorm", "hnorm", "eh_proj", "shared_head.norm", "input_layernorm"}
+_OWN |= {"post_attention_layernorm"}
+_GATED = {"gate_proj", "up_proj", "down_proj"}
+_SHARED = {f"shared_expert.{part}" for part in _GATED} | {"shared_expert_gate", "gate"}
+_MTP = {"fc", "norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"}
+_NORMS = {"input_layernorm", "post_attention_layernorm"}
+
+
+def _layer(attention: set[str], ffw: set[str], own: set[str]) -> set[str]:
+    return own | {f"self_attn.{n}" for n in attention} | {f"mlp.{n}" for n in ffw}
+
+
+def _apart(ffw: set[str]) -> set[str]:
+    return _MTP | {f"layers.0.{name}" for name in _layer(_NORMED, ffw, _NORMS)}
+
+
+# Golden case -> changes to its config.json, prefix and names of the tensors of its head
+CASES: dict[str, tuple[dict[str, Any], str, set[str]]] = {
+    "deepseek_v3": (
+        {"num_nextn_predict_layers": 1},
+        "model.layers.*",
+        _layer(_LATENT, _EXPERTS, _OWN),
+    ),
+    "glm4_moe_lite": (
+        {"num_nextn_predict_layers": 1},
+        "model.layers.*",
+        _layer(_LATENT, _EXPERTS, _OWN),
+    ),
+    "glm4_moe": (
+        {"num_nextn_predict_layers": 2, "attention_bias": False},
+        "model.layers.*",
+        _layer(_NORMED, _EXPERTS, _OWN),
+    ),
+    "deepseek_v32": (
+        {"num_nextn_predict_layers": 1},
+        "model.layers.*",
+        _layer(
+            _LATENT
+            | {f"indexer.{n}" for n in ("wq_b", "wk", "k_norm", "k_norm.bias", "weights_proj")},
+            _EXPERTS,
+            _OWN,
+        ),
+    ),
+    "qwen2_untied_mqa": (
+        {"model_type": "mimo", "num_nextn_predict_layers": 1, "attention_bias": True},
+        "model.mtp_layers.0",
+        _layer(_BIASED, _GATED, _NORMS)
+        | {"token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"},
+    ),
+    "qwen3_5": ({"mtp_num_hidden_layers": 1}, "mtp", _apart(_GATED)),
+    "qwen3_next": (
+        {},
+        "mtp",
+        _apart({f"experts.*.{part}" for part in _GATED} | _SHARED),
+    ),
+    "nemotron_h": (
+        {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"},
+        "mtp.layers",
+        {f"0.{n}" for n in ("enorm", "hnorm", "eh_proj", "norm", *(f"mixer.{n}" for n in _GROUPED))}
+        | {"1.final_layernorm", "1.norm", "1.mixer.gate", "1.mixer.gate.e_score_correction_bias"}
+        | {
+            f"1.mixer.{e}.{part}_proj"
+            for e in ("experts.*", "shared_experts")
+            for part in ("up", "down")
+        },
+    ),
+}
+
+
+def _recipe(case: str, changes: dict[str, Any]) -> Recipe:
+    made = make_recipe("auto", config_of(case) | changes, {})
+    assert isinstance(made, Recipe)
+    return made
+
+
+def _head(case: str, changes: dict[str, Any]) -> tuple[Recipe, Recipe]:
+    """The model, and its head."""
+    recipe = _recipe(case, changes)
+    assert recipe.own_head is not None
+    return recipe, own_head_recipe(recipe, recipe.own_head)
+
+
+def _names(made: Blueprint, held: Blueprint, prefix: str) -> set[str]:
+    """Names below the prefix of what is not the model's; numbers of layers and experts as *."""
+    lent = borrowed_weights(made, held)
+    own = (each for at, each in enumerate(made.declarations) if at not in lent)
+    names = {name.removesuffix(".weight") for each in own for name in each.source.names}
+    shown = {re.sub(r"(?<=experts\.)\d+|(?<=model\.layers\.)\d+", "*", name) for name in names}
+    assert all(name.startswith(f"{prefix}.") for name in shown), shown
+    return {name.removeprefix(f"{prefix}.") for name in shown}
+
+
+def test_draft_layers_have_the_tensors_that_checkpoints_have() -> None:
+    failures = Failures()
+    for case, (changes, prefix, wanted) in CASES.items():
+        with failures.of(case):
+            recipe, made = _head(case, changes)
+            found = _names(made.blueprint(), recipe.blueprint(), prefix)
+            assert found == wanted, (found - wanted, wanted - found)
+    failures.end()
+
+
+def test_embedding_and_output_layer_are_the_models() -> None:
+    failures = Failures()
+    for case, (changes, _, _) in CASES.items():
+        with failures.of(case):
+            recipe, head = _head(case, changes)
+            made, held = head.blueprint(), recipe.blueprint()
+            lent = {made.declarations[at].path for at in borrowed_weights(made, held)}
+            tied = config_of(case).get("tie_word_embeddings", False)
+            assert lent == {"embedding.table"} | (set() if tied else {"head.kernel"})
+    failures.end()
+
+
+def test_models_without_draft_layers_have_no_head() -> None:
+    none: list[tuple[str, dict[str, Any]]] = [
+        ("deepseek_v3", {"num_nextn_predict_layers": 0}),
+        ("glm4_moe", {"num_nextn_predict_layers": 0}),
+        ("qwen3_5", {"mtp_num_hidden_layers": 0}),
+        ("nemotron_h", {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "M*E"}),
+        ("glm_moe_dsa", {"num_nextn_predict_layers": 1}),  # layers choose tokens for each other
+        ("glm4", {}),
+    ]
+    assert [case for case, changes in none if _recipe(case, changes).own_head] == []
+
+
+@pytest.mark.nightly
+def test_every_head_is_traced_with_the_pages_of_its_model() -> None:
+    failures = Failures()
+    for case, (changes, _, _) in CASES.items():
+        with failures.of(case):
+            recipe, head = _head(case, changes)
+            made = head.blueprint()
+            leaves, pages = (
+                leaf_shapes(made, own_device()),
+                empty_pages(head, LIMITS.pages, xla.KERNEL),
+            )
+            parts = made, leaves, pages, LIMITS, xla.KERNEL
+            sizes = {"vocab": recipe.vocab, "known": recipe.vocab, "width": recipe.embed}
+            program = HeadProgram(*parts, most=LIMITS.draft_tokens, **sizes)
+            program.lower(Bucket(2, 4))
+            program.lower_draft_tokens(2)
+    failures.end()
