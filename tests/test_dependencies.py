@@ -30,7 +30,7 @@ CONTROL = set(PACKAGES) - {"model_server"}
 BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax is installed
 # Run in processes of their own, where the extra `media` is installed.
 IMAGES = ROOT / "model_server" / "sharing" / "images" / "worker.py"
-SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "sounds.py"
+SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "worker.py"
 # What comes with an extra of a dependency, or is read by one for us.
 WITH_OTHERS = {"uvloop": "uvicorn"}
 # Ours to ask for, though another package imports it: starlette reads forms with it.
