@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from os.path import commonprefix
 from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from model_server.text.rendering.found_call import (
+    VALUES,
+    FoundCall,
+    boundary,
+    found_call,
+    shared_end,
+    shared_start,
+)
 from sax.call_form import FUNCTIONS_ID, ID, INDEX, NAME, Arguments, CallForm, IdForm
 from sax.chat import ChatOptions, Message, Tool, ToolCall
 
@@ -22,45 +30,19 @@ from sax.chat import ChatOptions, Message, Tool, ToolCall
 Rendered = Callable[[tuple[Message, ...], ChatOptions], str | None]
 
 _FIRST, _SECOND = "zqalpha", "zqbeta"
-_VALUES: Mapping[str, Any] = {
-    "kqa": "Vqa",
-    "kqb": 31337,
-    "kqc": True,
-    "kqd": None,
-    "kqe": [17, "Vqe"],
-    "kqf": {"kqz": "Vqf"},
-    "kqg": "Vqg",
-}
 _SECOND_VALUES: Mapping[str, Any] = {"kqx": "Vqx"}
-_TYPES = {
-    "kqa": "string",
-    "kqb": "number",
-    "kqc": "boolean",
-    "kqd": "null",
-    "kqe": "array",
-    "kqf": "object",
-}
-# How the value of a key begins where it is no text.
-_BEGINNINGS = {
-    "kqb": re.compile("31337"),
-    "kqc": re.compile("true|True"),
-    "kqd": re.compile('(?<!")(?:null|None)'),
-    "kqe": re.compile(r"\[\s*17"),
-    "kqf": re.compile(r"""\{\s*["']kqz"""),
-}
 _ANY: dict[str, Any] = {"type": "string", "description": "any"}
 _PARAMETERS = json.dumps(
-    {"type": "object", "properties": dict.fromkeys(_VALUES, _ANY), "required": ["kqa"]}
+    {"type": "object", "properties": dict.fromkeys(VALUES, _ANY), "required": ["kqa"]}
 )
 TOOLS = (Tool(_FIRST, "first", _PARAMETERS), Tool(_SECOND, "second", _PARAMETERS))
 _CALLS = (
-    ToolCall("zq1234567", _FIRST, json.dumps(_VALUES)),
+    ToolCall("zq1234567", _FIRST, json.dumps(VALUES)),
     ToolCall("zr1234567", _SECOND, json.dumps(_SECOND_VALUES)),
 )
 _ASK = Message("user", "Uqu")
 _SAID = "Cqc"
 _WITH_TOOLS = ChatOptions(tools=TOOLS, add_generation_prompt=False)
-_TAG = re.compile(r"\]<\]\w+\[>\[(?:<[^<>\n]*>)?|<[^<>\n]*>|\[[^\[\]\s]*\]")
 
 
 class _Turn(NamedTuple):
@@ -85,13 +67,13 @@ def learnt(rendered: Rendered) -> tuple[CallForm | None, tuple[str, str] | None]
 
 
 def _learnt_calls(rendered: Rendered, turn: _Turn) -> CallForm | None:
-    body = _body(turn.text, _FIRST, _CALLS[0], _VALUES)
+    body = found_call(turn.text, _CALLS[0])
     form = None if body is None else _whole(turn, body)
     if form is None:
         return None
     form = _with_object(form, turn.text)
     if form.arguments == Arguments.PAIRS:
-        marked = ToolCall(_CALLS[0].id, _FIRST, json.dumps({**_VALUES, "kqa": "<Vqa&"}))
+        marked = ToolCall(_CALLS[0].id, _FIRST, json.dumps({**VALUES, "kqa": "<Vqa&"}))
         form = replace(form, cdata="<![CDATA[<Vqa&]]>" in (_render(rendered, (marked,)) or ""))
     short = _render(rendered, (ToolCall("call_0123456789", _FIRST, _CALLS[0].arguments),)) is None
     ids = IdForm.FUNCTIONS if FUNCTIONS_ID in form.head else IdForm.SHORT if short else IdForm.ANY
@@ -156,138 +138,10 @@ def _without(text: str, reasoning: tuple[str, str] | None) -> str:
     return re.sub(rf"\A\s*(?:(?:{opens})?\s*{closes}\s*)", "", text)
 
 
-# --- arguments ---
-
-
-class _FoundCall(NamedTuple):
-    """The name and arguments of the first call: their places, and what the arguments tell."""
-
-    name: int
-    head: str  # from the name to the arguments, both left out
-    end: int  # of the arguments
-    form: CallForm
-
-
-def _body(text: str, name: str, call: ToolCall, values: Mapping[str, Any]) -> _FoundCall | None:
-    keys = list(values)
-    key = text.find(keys[0])
-    named = text.rfind(name, 0, key) if key >= 0 else -1
-    if named < 0:
-        named, name = text.rfind(call.id, 0, max(key, 0)), call.id
-    if named < 0:
-        return None
-    behind = named + len(name)
-    for place in _places(text, "{", behind, key):
-        with suppress(ValueError):
-            value, end = json.JSONDecoder().raw_decode(text, place)
-            if value == values:
-                return _FoundCall(named, text[behind:place], end, CallForm(Arguments.JSON))
-    return _pairs(text, named, behind, values)
-
-
-def _places(text: str, mark: str, start: int, end: int) -> Iterator[int]:
-    place = text.find(mark, start, end)
-    while place >= 0:
-        yield place
-        place = text.find(mark, place + 1, end)
-
-
-def _pairs(text: str, named: int, behind: int, values: Mapping[str, Any]) -> _FoundCall | None:
-    first, second, last = "kqa", "kqb", "kqg"
-    key = text.find(first, behind)
-    value = text.find("Vqa", key)
-    following = text.find(second, value)
-    last_value = text.find("Vqg", text.find(last, following))
-    if min(key, value, following, last_value) < 0:
-        return None
-    head, colon = text[behind:key], text[key + len(first) : value]
-    gap, rest = text[value + 3 : following], text[last_value + 3 :]
-    if colon.strip() in ("=", '="', "='") and head.strip().endswith("("):
-        return _python(text, named, head, last_value + 3, colon, gap)
-    if (
-        colon.startswith(":")
-        and colon[1:].strip()
-        and gap.startswith(colon[1:])
-        and head.endswith("{")
-    ):
-        end = text.find("}", last_value) + 1
-        form = CallForm(Arguments.LOOSE, quote=colon[1:])
-        return _FoundCall(named, head.removesuffix("{"), end, form)
-    if first in gap:
-        return _tagged(text, named, head, gap, last_value + 3)
-    return _marked(text, named, head, gap, rest, last_value + 3)
-
-
-def _python(text: str, named: int, head: str, end: int, colon: str, gap: str) -> _FoundCall:
-    words, quote = "True" in text, colon.strip()[1:]
-    end += len(quote)
-    comma = gap.removeprefix(quote)
-    form = CallForm(Arguments.PYTHON, python_words=words, comma=comma if comma == "," else ", ")
-    return _FoundCall(named, head, end, form)
-
-
-def _marked(text: str, named: int, head: str, gap: str, rest: str, end: int) -> _FoundCall | None:
-    pair = _shared_end(head, gap)
-    gap = gap.removesuffix(pair) if pair else gap
-    close = _shared_start(gap, rest)
-    colons = _colons(text, named)
-    if not colons:
-        return None
-    quoted = close.startswith('"') and colons["string"].endswith('"')
-    quoted = quoted and not colons.get("number", '"').endswith('"')
-    if quoted:
-        colons["string"], close = colons["string"][:-1], close[1:]
-    if not all(mark.strip() for mark in (pair, close, *colons.values())):
-        return None  # nothing tells where a key or a value ends
-    same = len(set(colons.values())) == 1
-    form = CallForm(
-        Arguments.PAIRS,
-        pair=pair,
-        colon={"": colons["string"]} if same else colons,
-        close=close,
-        comma=gap.removeprefix('"' + close if quoted else close),
-        quoted=quoted,
-        python_words="True" in text or "['" in text or "'Vqe'" in text,
-    )
-    return _FoundCall(named, head.removesuffix(pair), end + len(close) + quoted, form)
-
-
-def _tagged(text: str, named: int, head: str, gap: str, end: int) -> _FoundCall | None:
-    """Read a form whose keys stand behind their values, too. gap: from the first value to the
-    second key; end: of the last value."""
-    close, _, behind = gap.partition("kqa")
-    # What stands behind the first key is what begins the rest of the gap.
-    key = text.find("kqa", named) + 3
-    colon = text[key : text.find("Vqa", key)]
-    pair = behind.removeprefix(colon)
-    listed = text[text.find("kqe", named) + 3 :].removeprefix(colon + pair)
-    item = listed.partition(colon)[0]
-    if not (colon.strip() and pair.strip() and head.endswith(pair) and item.isidentifier()):
-        return None
-    form = CallForm(Arguments.TAGS, pair=pair, colon={"": colon}, close=close, item=item)
-    return _FoundCall(named, head.removesuffix(pair), end + len(close) + 3 + len(colon), form)
-
-
-def _colons(text: str, start: int) -> dict[str, str]:
-    """Return what stands behind a key, by the type of its value."""
-    found: dict[str, str] = {}
-    for key, kind in _TYPES.items():
-        place = text.find(key, start)
-        if place < 0:
-            continue  # some leave out what is null
-        behind = place + len(key)
-        pattern = _BEGINNINGS.get(key) or re.compile("Vqa")
-        value = pattern.search(text, behind)
-        if value is None:
-            return {}
-        found[kind] = text[behind : value.start()]
-    return found
-
-
 # --- around the arguments ---
 
 
-def _whole(turn: _Turn, body: _FoundCall) -> CallForm | None:
+def _whole(turn: _Turn, body: FoundCall) -> CallForm | None:
     """Return the form with the texts around its calls."""
     text = turn.text
     opening = text[: body.name]
@@ -309,9 +163,9 @@ def _whole(turn: _Turn, body: _FoundCall) -> CallForm | None:
     behind, _, numbered = _indexed(body.head, neck)
     body = body._replace(head=behind)
     index = max(index, numbered)
-    head = _shared_end(before, gap)
+    head = shared_end(before, gap)
     gap = gap.removesuffix(head) if head else gap
-    tail = _shared_start(gap, rest).rstrip()
+    tail = shared_start(gap, rest).rstrip()
     return replace(
         body.form,
         begin=before.removesuffix(head) if head else before,
@@ -323,7 +177,7 @@ def _whole(turn: _Turn, body: _FoundCall) -> CallForm | None:
     )
 
 
-def _second(text: str, body: _FoundCall, only_id: bool) -> tuple[str, str, str] | None:
+def _second(text: str, body: FoundCall, only_id: bool) -> tuple[str, str, str] | None:
     """Return what stands between the arguments of the first call and the name of the second,
     between that and its arguments, and behind them."""
     key = text.find("kqx", body.end)
@@ -352,7 +206,7 @@ def _second(text: str, body: _FoundCall, only_id: bool) -> tuple[str, str, str] 
     return gap, neck, text[behind:]
 
 
-def _head(before: str, only_id: bool, body: _FoundCall) -> str:
+def _head(before: str, only_id: bool, body: FoundCall) -> str:
     if only_id:
         return before + FUNCTIONS_ID + body.head
     return before + NAME + body.head.replace(_FIRST, NAME).replace(_CALLS[0].id, ID)
@@ -369,32 +223,6 @@ def _indexed(before: str, gap: str) -> tuple[str, str, int]:
         if re.search(one, before) and re.search(two, gap):
             return re.sub(one, INDEX, before), re.sub(two, INDEX, gap), first
     return before, gap, 0
-
-
-def _shared_end(one: str, other: str) -> str:
-    """Return the end that two texts share, not from within a tag."""
-    length = len(commonprefix([one[::-1], other[::-1]]))
-    for text in (one, other):
-        start = len(text) - length
-        length = len(text) - _behind_tag(text, start)
-    return one[len(one) - length :] if length else ""
-
-
-def _shared_start(one: str, other: str) -> str:
-    """Return the start that two texts share, not into a tag."""
-    length = len(commonprefix([one, other]))
-    for text in (one, other):
-        length = boundary(text, length)
-    return one[:length]
-
-
-def boundary(text: str, place: int) -> int:
-    """Return the start of the tag that a place is inside of, or the place."""
-    return next((t.start() for t in _TAG.finditer(text) if t.start() < place < t.end()), place)
-
-
-def _behind_tag(text: str, place: int) -> int:
-    return next((t.end() for t in _TAG.finditer(text) if t.start() < place < t.end()), place)
 
 
 def _end_of_turn(text: str, end: str) -> int:
@@ -433,7 +261,7 @@ def _with_object(form: CallForm, text: str) -> CallForm:
     call = cast("dict[str, Any]", whole)
     inner = call.get("function", call)
     keys = {repr(value): key for key, value in inner.items()} if isinstance(inner, dict) else {}
-    name, arguments = keys.get(repr(_FIRST)), keys.get(repr(dict(_VALUES)))
+    name, arguments = keys.get(repr(_FIRST)), keys.get(repr(dict(VALUES)))
     if name is None or arguments is None:
         return form
     # A model that is not forced to write an id leaves it out, and so does a forced one.

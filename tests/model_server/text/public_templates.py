@@ -14,7 +14,7 @@ from typing import Any
 from model_server.grammars.call_format import call_format
 from model_server.grammars.constraint import Constraint
 from model_server.text.dialect import AnswerDialect, dialect_of, kinds_of
-from model_server.text.rendering.call_probe import boundary
+from model_server.text.rendering.found_call import boundary
 from model_server.text.rendering.frames import TemplateParts
 from model_server.text.rendering.sandbox import RefusedChat
 from model_server.text.rendering.worker import KnownTemplate
