@@ -7,6 +7,7 @@ unless it holds a value that changes nothing. Unknown fields are refused.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -17,14 +18,13 @@ from http_gateway.anthropic.content import AnthropicTurn, read_chat, referenced_
 from http_gateway.anthropic.context_edits import Edit, read_edits
 from http_gateway.anthropic.mcp_servers import AnthropicServer, read_servers
 from http_gateway.anthropic.thinking import AskedThinking, read_thinking
-from http_gateway.anthropic.threads import check_thread
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import object_at, refuse_others
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.client.routing.affinity import current_session
-from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidRequest, NotFound, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
@@ -133,7 +133,7 @@ class AnthropicFields(BaseModel):
 
     def _check_shared(self) -> None:
         check_cache_control(self.cache_control, "cache_control")
-        check_thread(self.thread)
+        _check_thread(self.thread)
         _ = self.servers, self.options, self.edits  # checks their fields
 
     def _template_kwargs(self) -> str:
@@ -247,3 +247,20 @@ class CountRequest(AnthropicFields):
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, COUNT_UNCHANGED)
         self._check_shared()
+
+
+class ThreadNotFound(NotFound):
+    """A conversation that this gateway does not hold."""
+
+
+def _check_thread(value: Mapping[str, object] | None) -> None:
+    """Raise ThreadNotFound for a thread that goes on, InvalidRequest for what is no thread."""
+    if value is None or value == {"type": "create"}:
+        return
+    if value.get("type") == "continue":
+        raise ThreadNotFound(
+            "thread.previous_message_id is not known: this gateway holds no conversations; send "
+            "the whole conversation in messages",
+            param="thread",
+        )
+    raise InvalidRequest('thread: send {"type": "create"}, or leave it out', param="thread")

@@ -11,16 +11,20 @@ server's threads have. Finished answers are checked here, too, by what no gramma
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import llguidance
 import msgspec
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+from referencing import Registry
 
 from model_server.grammars.constraint import Constraint, read_constraint
 from model_server.grammars.matcher import matcher_of
-from model_server.grammars.reading.answer_check import violation_of
 from model_server.grammars.reading.frames import CheckAsk, ConstraintAnswer, ConstraintAsk
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
@@ -30,6 +34,9 @@ MEMORY = 1 << 30  # bytes that this process may allocate
 STACK = 8 << 20  # bytes: chains of some 2,500 rules
 _ADDRESSES = 3 << 30
 _KEPT = 8  # models
+# Knows no schema but those of the standard, so that nothing is fetched.
+_NOWHERE: Any = Registry()
+_LONGEST = 300  # characters of a message, which quotes the answer
 
 
 class _ByteVocabulary(llguidance.TokenizerWrapper):
@@ -47,6 +54,27 @@ class _ByteVocabulary(llguidance.TokenizerWrapper):
 
     def __call__(self, text: str) -> list[int]:
         return [*text.encode()]
+
+
+def violation_of(schema: str, answer: str) -> str:
+    """Return how an answer breaks a schema, in one line; "": it keeps to it.
+
+    Takes time, memory and stack as schema and answer please. Raises ValueError for a schema that
+    cannot be read as one.
+    """
+    known = json.loads(schema)
+    try:
+        value = json.loads(answer)
+    except ValueError as exc:
+        return f"it is no JSON: {exc}"
+    try:
+        validator = validator_for(known, default=Draft202012Validator)(known, registry=_NOWHERE)
+        broken: Any = next(validator.iter_errors(value), None)
+    except Exception as exc:  # the library raises what a schema makes it stumble over
+        raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+    if broken is None:
+        return ""
+    return f"{broken.json_path}: {broken.message}"[:_LONGEST]
 
 
 class GrammarReader:

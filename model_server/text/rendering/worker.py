@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -22,12 +22,6 @@ from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
 from model_server.text.rendering.call_probe import learnt, takes_system
 from model_server.text.rendering.call_text import call_text, form_by_words, takes_tools
-from model_server.text.rendering.contents import (
-    TEXTS,
-    ContentForm,
-    tried_form,
-    tried_without_text,
-)
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts, WrittenForms, framed
 from model_server.text.rendering.past_calls import CallArguments, read_arguments, whole, with_ids
 from model_server.text.rendering.sandbox import (
@@ -37,8 +31,8 @@ from model_server.text.rendering.sandbox import (
     RefusedChat,
     RunawayTemplate,
 )
-from sax.call_form import IdForm
-from sax.chat import ChatOptions, Message, Tool, ToolCall
+from sax.call_form import CallForm, IdForm
+from sax.chat import ChatOptions, Content, Image, Message, Tool, ToolCall
 
 # Makes the variables of a chat template: messages, tools and options as transformers gives them.
 #
@@ -46,13 +40,79 @@ from sax.chat import ChatOptions, Message, Tool, ToolCall
 
 Guard = Callable[[str], str]
 _NO_PARAMETERS = '{"type": "object", "properties": {}}'
+_PROBE = "How far away is the Moon?"
+_PROBE_TEXT = Message("user", _PROBE)
+_PROBE_IMAGE = Message("user", (_PROBE, Image(b"")))
+_CALLED = "measure_the_distance"
+_PROBE_CALL = (
+    _PROBE_TEXT,
+    Message("assistant", "", tool_calls=(ToolCall("123456789", _CALLED, "{}"),)),
+    Message("tool", "384400", name=_CALLED, tool_call_id="123456789"),
+)
+_Rendered = Callable[[tuple[Message, ...], "ContentForm"], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentForm:
+    """Forms of texts, and of contents with images or sounds."""
+
+    image: str = ""  # stands for an image or a sound in a text
+    lists_only: bool = False  # texts, too, come as lists of parts
+    texts_only: bool = False  # images come as what stands for them, between the texts
+    kind: str = "image"  # or "audio": of the parts that are no texts
+    calls: CallForm | None = None  # how calls are written into the text; None: the template does
+    # A message that only calls has an empty text, and not none; None: not tried out yet.
+    empty_text: bool | None = None
+
+    @property
+    def without_text(self) -> str | None:
+        """The content of a message that only calls tools."""
+        return None if self.empty_text is False else ""
+
+    def value(self, content: Content, guard: Callable[[str], str]) -> Any:
+        if isinstance(content, str):
+            return [_text(guard(content))] if self.lists_only else guard(content)
+        if self.texts_only:
+            parts = (guard(part) if isinstance(part, str) else self.image for part in content)
+            return "\n".join(parts)
+        # Some templates look for a part's type, and some for a key of that name.
+        place = {"type": self.kind} | ({} if self.kind == "image" else {self.kind: ""})
+        return [_text(guard(part)) if isinstance(part, str) else place for part in content]
+
+
+_TEXTS = ContentForm()
+
+
+def _tried_form(image: str, rendered: _Rendered) -> ContentForm:
+    """Return the form that a template takes. rendered: its text for a chat in a form; "": it
+    refuses that."""
+    as_text = rendered((_PROBE_TEXT,), ContentForm(image))
+    for kind in ("image", "audio"):
+        as_list = rendered((_PROBE_IMAGE,), ContentForm(image, kind=kind))
+        if _PROBE in as_list and as_list.count(image) == 1 + as_text.count(image):
+            return ContentForm(image, lists_only=_PROBE not in as_text, kind=kind)
+    return ContentForm(image, texts_only=True)
+
+
+def _tried_without_text(form: ContentForm, rendered: _Rendered) -> ContentForm:
+    """Return the form with what a template takes as the content of a message that only calls: the
+    call must be there, and no word for nothing."""
+    for each in (replace(form, empty_text=True), replace(form, empty_text=False)):
+        text = rendered(_PROBE_CALL, each)
+        if _CALLED in text and "None" not in text:
+            return each
+    return replace(form, empty_text=True)
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def chat_values(
     messages: tuple[Message, ...],
     options: ChatOptions,
     guard: Guard,
-    form: ContentForm = TEXTS,
+    form: ContentForm = _TEXTS,
 ) -> dict[str, Any]:
     """Return the variables. Raises RefusedChat for a text that should be JSON and is not.
 
@@ -158,7 +218,7 @@ class KnownTemplate:
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
-        form = tried_form(parts.image, self._probe) if parts.image else TEXTS
+        form = _tried_form(parts.image, self._probe) if parts.image else _TEXTS
         writes = "tool_calls" in parts.source or not takes_tools(parts.source)
         calls = None if writes else form_by_words(parts.source, parts.control_tokens)
         self._form = replace(form, calls=calls)
@@ -169,7 +229,7 @@ class KnownTemplate:
         form = self._form
         only_calls = form.empty_text is None and form.calls is None
         if only_calls and any(each.tool_calls and not each.content for each in chat):
-            form = self._form = tried_without_text(form, self._probe)
+            form = self._form = _tried_without_text(form, self._probe)
         if options.continue_final_message:
             return continued(self._rendered(marked(chat), options, form), chat)
         return self._rendered(chat, options, form)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from http_gateway.llama_cpp.indent_limit import IndentLimit
+from http_gateway.llama_cpp.reply import IndentLimit
 from tests.each_case import each_case
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sax.mcp.process_transport import ProcessTransport
+from sax.cli.mcp_tools import ProcessTransport
 from sax.mcp.session import McpFailed, McpLimits, McpOutcome, McpSession
 
 COMMAND = f"{sys.executable} -S -E {Path(__file__).with_name('line_server.py')}"

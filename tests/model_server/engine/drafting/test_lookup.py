@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.engine.drafting.lookup import REACH, Lookup
+from model_server.engine.drafting.drafting import REACH, Lookup
 from model_server.engine.drafting.odds import Odds
 
 

@@ -14,7 +14,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, EngineStats
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.allocation import Allocation
-from model_server.engine.parts.forced import ForcedRows
+from model_server.engine.parts.grammar import ForcedRows
 from model_server.engine.registry import new_sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes

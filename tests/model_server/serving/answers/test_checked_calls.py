@@ -7,8 +7,8 @@ from typing import Any
 
 from model_server.grammars.call_format import promised
 from model_server.grammars.compiler import AnswerVerdict
-from model_server.grammars.reading.answer_check import violation_of
-from model_server.serving.answers.checked_calls import CheckedCalls, writes_json
+from model_server.grammars.reading.worker import violation_of
+from model_server.serving.answers.checked_sink import CheckedCalls, writes_json
 from sax.call_form import Arguments, CallForm
 from sax.chat import AnswerFormat, ChatOptions, Tool
 from tests.each_case import each_case
