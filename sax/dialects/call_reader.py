@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 
 from sax.call_form import FUNCTIONS_ID, GEMMA, ID, INDEX, NAME, Arguments, CallForm, IdForm
-from sax.dialects.bare_values import Kinds, read_loose, read_pairs
+from sax.dialects.bare_values import (
+    JSON_TYPES,
+    Kinds,
+    at_tail,
+    dumps,
+    escaped,
+    json_of,
+    read_loose,
+    read_pairs,
+)
 from sax.dialects.call_object import call_object
-from sax.dialects.nested_tags import read_tags
 from sax.dialects.python_call import read_python
 from sax.dialects.text_reader import Reading, TextReader
 
@@ -19,6 +28,8 @@ _SLOTS = re.compile(f"([{NAME}{ID}{INDEX}])")
 _ID, _NUMBER = re.compile(r"[\w:.+/=-]+"), re.compile(r"\d+")
 _LONGEST = 128  # characters of an id
 _FENCE = "```tool_code"  # Gemma 3
+_DEEPEST = 64  # levels that are read; a value below them is a text
+_Found = Generator[None, None, bool]
 
 
 def with_variants(form: CallForm) -> tuple[CallForm, ...]:
@@ -116,7 +127,7 @@ def _call(
         case Arguments.PAIRS:
             made = yield from read_pairs(reader, form, begin, kinds.get(name, {}))
         case Arguments.TAGS:
-            made = yield from read_tags(reader, form, begin, kinds.get(name, {}))
+            made = yield from _read_tags(reader, form, begin, kinds.get(name, {}))
         case Arguments.LOOSE:
             made = yield from read_loose(reader, form, begin)
         case _:
@@ -156,3 +167,107 @@ def _head(reader: TextReader, head: str) -> Generator[None, None, tuple[str, str
         elif not (yield from reader.spaced(part)):
             return None
     return name, id
+
+
+def _read_tags(
+    reader: TextReader, form: CallForm, begin: Callable[[], None], kinds: Kinds
+) -> _Found:
+    """Read the tags that stand here. False: there are none, nor the end of a call, and nothing was
+    read."""
+    tags = _TagReading(reader, form, kinds)
+    first = yield from tags.opens()
+    if not first and not (yield from at_tail(reader, form.tail)):
+        return False
+    begin()
+    yield from tags.object("", (yield from tags.key()) if first else None, 0)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _TagReading:
+    reader: TextReader
+    form: CallForm
+    kinds: Kinds
+
+    def opens(self) -> _Found:
+        """Read how a tag begins. False: none does here, and nothing was read."""
+        reader, start = self.reader, self.reader.at
+        if not (yield from reader.spaced(self.form.pair)):
+            return False
+        slash = self.form.close.removeprefix(self.form.pair)
+        if slash != self.form.close and (yield from reader.literal(slash)):
+            reader.at = start
+            return False
+        return True
+
+    def key(self) -> Generator[None, None, str | None]:
+        """Read a key; None: the text ended first."""
+        parts: list[str] = []
+        found = yield from self.reader.until((self.form.behind_key(""),), parts.append)
+        return "".join(parts) if found else None
+
+    def closes(self) -> _Found:
+        """Read the closing mark of a tag. False: the text ended first."""
+        if not (yield from self.reader.until((self.form.close,), lambda text: None)):
+            return False
+        return (yield from self.key()) is not None
+
+    def object(self, path: str, key: str | None, depth: int) -> _Found:
+        """Read members from behind the first key, if there is one. False: the text ended first."""
+        self.reader.add_arguments("{")
+        separator = ""
+        while key is not None:
+            self.reader.add_arguments(f"{separator}{dumps(key)}: ")
+            separator = ", "
+            if not (yield from self.value(f"{path}.{key}" if path else key, depth + 1)):
+                return False
+            key = (yield from self.key()) if (yield from self.opens()) else None
+        self.reader.add_arguments("}")
+        return True
+
+    def list(self, path: str, depth: int) -> _Found:
+        """Read values from behind the first one's key. False: the text ended first."""
+        self.reader.add_arguments("[")
+        while True:
+            if not (yield from self.value(f"{path}.{self.form.item}", depth + 1)):
+                return False
+            if not (yield from self.opens()):
+                break
+            self.reader.add_arguments(", ")
+            yield from self.key()
+        self.reader.add_arguments("]")
+        return True
+
+    def value(self, path: str, depth: int) -> _Found:
+        """Read a value and what closes its tag. False: the text ended first."""
+        types = set(self.kinds.get(path, JSON_TYPES.values()))
+        nested = types & {"array", "object"} and depth < _DEEPEST
+        if nested and (yield from self.opens()):
+            key = yield from self.key()
+            if "array" in types and (key == self.form.item or "object" not in types):
+                whole = yield from self.list(path, depth)
+            else:
+                whole = yield from self.object(path, key, depth)
+            return whole and (yield from self.closes())
+        if types == {"string"}:
+            return (yield from self._text())
+        parts: list[str] = []
+        found = yield from self.reader.until((self.form.close,), parts.append)
+        self.reader.add_arguments(_bare("".join(parts), types))
+        return bool(found) and (yield from self.key()) is not None
+
+    def _text(self) -> _Found:
+        self.reader.add_arguments('"')
+        write = self.reader
+        if not (yield from write.until((self.form.close,), lambda text: escaped(write, text))):
+            return False
+        self.reader.add_arguments('"')
+        return (yield from self.key()) is not None
+
+
+def _bare(text: str, types: Collection[str]) -> str:
+    """Return a value without tags in it as JSON: of nothing, an empty one of its type."""
+    if not text.strip() and "string" not in types:
+        empty = {"array": "[]", "object": "{}"}
+        return next((made for kind, made in empty.items() if kind in types), '""')
+    return json_of(text, types)
