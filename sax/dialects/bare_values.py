@@ -13,8 +13,8 @@ from sax.dialects.python_call import literal_of
 from sax.dialects.text_reader import TextReader
 
 _SECTION = "<![CDATA["
-# By parameter (within tags by path, as in at.x and tags.item), the JSON types that a value may have;
-# one that is missing may have any.
+# By parameter (within tags by path, as in at.x and tags.item), the JSON types that a value may
+# have; one that is missing may have any.
 Kinds = Mapping[str, Collection[str]]
 JSON_TYPES: dict[type, str] = {
     **{str: "string", bool: "boolean", type(None): "null", int: "number", float: "number"},
