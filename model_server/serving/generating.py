@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
-from model_server.engine.types import Grammar, RowResult
+from model_server.engine.types import RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
@@ -24,7 +24,6 @@ from model_server.serving.answers.request_account import AnswerTrace
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
 from model_server.serving.chats.divided_answer import (
-    UNDIVIDED,
     AnswerDivision,
     compiled,
     constraint_on,
@@ -104,7 +103,8 @@ class Generating:
             else:
                 ids = prompt_ids(request.prompt, loaded, request)
                 division = division_of(request, loaded, request.prompt)
-                self._submit(running, self._asked(running, request, ids, division=division))
+                made = make_engine_request(ids, request, loaded, thinking=division.budget)
+                self._submit(running, self._asked(running, request, ids, made, division))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -163,7 +163,12 @@ class Generating:
             ids = await self._encoded(prompt, loaded, request)
             division = division_of(request, loaded, prompt)
             check_after(running.check, loaded.tokenizer, grammar, request, division)
-            asked = self._asked(running, request, ids, grammar, division)
+            words = sum(map(len, request.sampling.bad_words))  # are texts, too
+            made = await self._encoding.run(
+                to_encode(words, loaded.tokenizer) if words else 0,
+                partial(make_engine_request, ids, request, loaded, grammar, division.budget),
+            )
+            asked = self._asked(running, request, ids, made, division)
             if running.holds:
                 asked = await self._encoding.run(
                     len(ids), partial(with_images, asked, running.holds, loaded)
@@ -186,12 +191,11 @@ class Generating:
         running: RunningRequest,
         request: GenerateRequest,
         ids: Sequence[int],
-        grammar: Grammar | None = None,
-        division: AnswerDivision = UNDIVIDED,
+        made: EngineRequest,
+        division: AnswerDivision,
     ) -> EngineRequest:
-        """Return the engine's request, and let the running one expect its text."""
+        """Return the engine's request as the caller's, and let the running one expect its text."""
         loaded = running.servable.loaded
-        asked = make_engine_request(ids, request, loaded, grammar, division.budget)
         running.expect(
             Detokenizer(
                 loaded.tokenizer,
@@ -199,14 +203,14 @@ class Generating:
                 request.sampling,
                 request.reply,
                 own_text=is_chat(request.prompt) and not request.chat.continue_final_message,
-                seed=asked.sampling.seed,
+                seed=made.sampling.seed,
                 version=self._servables.version(request.model_id),
                 division=division,
             ),
-            "prompt" if asked.beams is None else "beam search",
+            "prompt" if made.beams is None else "beam search",
         )
         sharing = loaded.runner.limits.prefix_cache
-        return of_caller(asked, caller(), request.account, sharing)
+        return of_caller(made, caller(), request.account, sharing)
 
     def _submit(self, running: RunningRequest, asked: EngineRequest) -> None:
         if (finish := finished(asked, running.servable.loaded.runner.limits)) is not None:

@@ -84,10 +84,30 @@ class HeldTokenizer(ByteTokenizer):
         return super().encode(text, add_bos=add_bos)
 
 
-class HeldTokenizerModels(FakeModels):
+class UntrustedTokenizer(ByteTokenizer):
+    """Encodes in another process, so to say, and keeps the threads that wait for that."""
+
     def __init__(self) -> None:
+        super().__init__(256)
+        self.threads: set[threading.Thread] = set()
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        self.threads.add(threading.current_thread())
+        return super().encode(text, add_bos=add_bos)
+
+    def encode_continuation(self, text: str) -> list[int]:
+        self.threads.add(threading.current_thread())
+        return super().encode_continuation(text)
+
+
+class TokenizerModels(FakeModels):
+    def __init__(self, tokenizer: ByteTokenizer) -> None:
         super().__init__()
-        self.tokenizer = HeldTokenizer()
+        self.tokenizer = tokenizer
 
     def __call__(self, spec: ModelSpec, report: object) -> Loaded:
         return replace(super().__call__(spec, lambda progress: None), tokenizer=self.tokenizer)
@@ -166,28 +186,38 @@ async def test_a_long_prompt_is_answered_like_a_short_one() -> None:
 
 
 async def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    models = HeldTokenizerModels()
-    async with handling(models) as handler:
+    tokenizer = HeldTokenizer()
+    async with handling(TokenizerModels(tokenizer)) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
         connection.start(1, question("x" * 2500))
         connection.start(2, question("hi"))
         assert {id for id, _ in await connection.take()} == {2}
-        models.tokenizer.go.set()
+        tokenizer.go.set()
         out = await collect(connection)
         assert isinstance(out[1][-1], PromptTooLong)  # what the engine says of 2,500 tokens
 
 
 async def test_a_prompt_that_is_being_encoded_is_cancelled_without_waiting_for_it() -> None:
-    models = HeldTokenizerModels()
-    async with handling(models) as handler:
+    tokenizer = HeldTokenizer()
+    async with handling(TokenizerModels(tokenizer)) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
         connection.start(1, question("x" * 2500))
-        await until(lambda: models.tokenizer.seen > 0)
+        await until(lambda: tokenizer.seen > 0)
         connection.cancel(1)
         connection.start(1, question("hi"))  # the id is free again
         assert text((await collect(connection))[1]) == text_of(answer_to("hi", 5))
         assert await handler.admission.drain(60)
-        models.tokenizer.go.set()
+        tokenizer.go.set()
+
+
+async def test_the_event_loop_waits_for_no_process_that_encodes() -> None:
+    tokenizer = UntrustedTokenizer()
+    async with handling(TokenizerModels(tokenizer)) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        connection.start(1, question("hi", bad_words=("ab",)))
+        assert text((await collect(connection))[1])
+    assert tokenizer.threads
+    assert threading.current_thread() not in tokenizer.threads
 
 
 @pytest.mark.parametrize(
@@ -203,20 +233,20 @@ async def test_a_prompt_that_is_being_encoded_is_cancelled_without_waiting_for_i
 async def test_what_cannot_fit_the_context_is_refused_without_encoding_it(
     prompt: str | tuple[Message, ...], param: str
 ) -> None:
-    models = HeldTokenizerModels()
-    async with handling(models) as handler:
+    tokenizer = HeldTokenizer()
+    async with handling(TokenizerModels(tokenizer)) as handler:
         with pytest.raises(PromptTooLong, match="at most 65536 can fit: .* 512 tokens") as caught:
             await handler.tokenize(MODEL, prompt)
-        assert (caught.value.param, models.tokenizer.seen) == (param, 0)
+        assert (caught.value.param, tokenizer.seen) == (param, 0)
 
 
 async def test_a_text_of_many_tokens_is_refused_after_its_first_piece() -> None:
-    models = HeldTokenizerModels()
-    models.tokenizer.go.set()
-    async with handling(models) as handler:
+    tokenizer = HeldTokenizer()
+    tokenizer.go.set()
+    async with handling(TokenizerModels(tokenizer)) as handler:
         with pytest.raises(PromptTooLong, match="context length is 512 tokens"):
             await handler.tokenize(MODEL, "x" * 65_000)
-        assert models.tokenizer.seen < 65_000
+        assert tokenizer.seen < 65_000
         with pytest.raises(PromptTooLong):
             await handler.score(MODEL, "x" * 65_000, ["a"])
 
@@ -339,14 +369,14 @@ async def test_a_time_limit_ends_a_request_in_the_queue_and_one_that_runs() -> N
 
 
 async def test_a_time_limit_ends_a_prompt_that_is_still_being_read() -> None:
-    models = HeldTokenizerModels()
-    async with handling(models) as handler:
+    tokenizer = HeldTokenizer()
+    async with handling(TokenizerModels(tokenizer)) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
         connection.start(1, limited(0.1, "x" * 2500))
         out = await collect(connection)
         assert isinstance(late := out[1][0], DeadlineExceeded)
         assert (late.param, "still being read" in late.text) == ("timeout", True)
-        models.tokenizer.go.set()
+        tokenizer.go.set()
         assert await handler.admission.drain(60)
 
 
