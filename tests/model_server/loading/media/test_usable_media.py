@@ -35,7 +35,7 @@ def test_a_model_sees_images_where_nothing_forbids_it() -> None:
 
 @pytest.mark.parametrize(
     ("proxied", "overrides", "says"),
-    [(True, {}, "behind a proxy server"), (False, DRAFT, "its draft model")],
+    [(True, {}, "behind a proxy server"), (False, DRAFT, "what drafts its tokens")],
 )
 def test_elsewhere_it_is_served_for_text_alone_and_its_note_says_why(
     proxied: bool, overrides: dict[str, str], says: str
