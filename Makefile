@@ -15,7 +15,7 @@ TEMPLATES := $(CACHE)/templates
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 # Examples of each property in `make test`; the night tries 100.
-EXAMPLES ?= 15
+EXAMPLES ?= 12
 # Processes that share the test files; 0 runs all in pytest's own process, for a debugger.
 WORKERS ?= auto
 # For `make chaos`: seconds per run with real processes, runs per store, kills of a host, and faults

@@ -135,7 +135,10 @@ class McpTools:
 
 
 class ProcessTransport:
-    """The server's standard error is ours. Ctrl-C does not reach it."""
+    """Messages to an MCP server that this process starts, a line of JSON each.
+
+    The server's standard error is ours. Ctrl-C does not reach it.
+    """
 
     def __init__(self, process: Process, limits: McpLimits) -> None:
         self._process = process
