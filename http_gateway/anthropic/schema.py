@@ -254,7 +254,11 @@ class ThreadNotFound(NotFound):
 
 
 def _check_thread(value: Mapping[str, object] | None) -> None:
-    """Raise ThreadNotFound for a thread that goes on, InvalidRequest for what is no thread."""
+    """Raise ThreadNotFound for a thread that goes on, InvalidRequest for what is no thread.
+
+    This gateway holds no conversations. The first request of a thread has it whole, and a client
+    that gets the error for a later one sends it whole again.
+    """
     if value is None or value == {"type": "create"}:
         return
     if value.get("type") == "continue":

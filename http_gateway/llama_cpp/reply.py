@@ -161,7 +161,10 @@ def _selected(reply: InfillReply, paths: Sequence[str]) -> dict[str, Any]:
 
 
 class IndentLimit:
-    """The first line is that of the cursor, and has no limit."""
+    """Ends a text before the first line that is indented less than asked for.
+
+    The first line is that of the cursor, and has no limit.
+    """
 
     def __init__(self, least: int) -> None:
         """least: spaces and tabs that a line begins with."""

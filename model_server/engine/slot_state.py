@@ -240,7 +240,12 @@ _EDITS: dict[int, Edit] = {
 
 
 class RowDrafts(NamedTuple):
-    """Draft tokens of R rows, of which those of one slot follow each other."""
+    """Draft tokens of R rows, of which those of one slot follow each other.
+
+    Penalties and bad words count the draft tokens before a row's place as if they had been chosen.
+    Afterwards the slot keeps the tokens up to the first row whose draft token was wrong, so its
+    state is what it would be without draft tokens.
+    """
 
     token: jax.Array  # i32[R], the row's input if that is a draft token; -1: it is known
     slot: jax.Array  # i32[R]

@@ -6,6 +6,7 @@ closing one, or one of its enum.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -105,8 +106,8 @@ def _separated(pairs: Mapping[str, Format], required: list[str], separator: str)
     return options[0] if len(options) == 1 else either(*options)
 
 
-class _Style:
-    """How a form writes a key with its value."""
+class _Style(ABC):
+    """Makes the format of a key with its value, as one form of calls writes it."""
 
     def __init__(self, form: CallForm, root: dict[str, Any]) -> None:
         """root: the schema that references point into."""
@@ -115,12 +116,12 @@ class _Style:
         self.types = SchemaTypes(root)
         self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
 
-    def pair(self, key: str, schema: Any) -> Format:
-        raise NotImplementedError
+    @abstractmethod
+    def pair(self, key: str, schema: Any) -> Format: ...
 
+    @abstractmethod
     def any_pair(self) -> Format:
         """Return any key with any value."""
-        raise NotImplementedError
 
     def json(self, schema: Any) -> Format:
         """Return a value as JSON, or a word of Python for one that is true, false or null."""

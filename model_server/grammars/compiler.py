@@ -56,7 +56,7 @@ class _ConstraintProcess(ConfinedProcess):
 
 
 class AnswerVerdict(NamedTuple):
-    """Whether a finished answer keeps to its schema."""
+    """The result of checking a finished answer against its schema."""
 
     kind: Literal["kept", "broken", "unchecked"]
     why: str = ""  # not

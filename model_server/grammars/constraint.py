@@ -276,7 +276,13 @@ class CompilableSchema(NamedTuple):
 
 
 def _compilable(schema: Mapping[str, Any]) -> CompilableSchema:
-    """Raises RecursionError for a schema that is nested too deeply."""
+    """Return a schema that the compiler of grammars takes, and takes rightly.
+
+    Every answer under it keeps to the old one, but for the keywords that were taken out of it
+    (`weakened`). Where the compiler cannot say all that the old one allows, it allows a little
+    less: numbers beyond 1e18, and whole ones beyond 2^63. Raises RecursionError for a schema that
+    is nested too deeply.
+    """
     weakening = Weakening(schema)
     made = _Rewriting(weakening).part(schema)
     return CompilableSchema(made, frozenset(weakening.dropped))

@@ -104,21 +104,24 @@ class ThreadTime:
     """The processor time of one job, as other threads see it: a busy machine makes no job long."""
 
     def __init__(self) -> None:
-        self._clock: int | None = None
-        self._from_s = 0.0
+        # The clock and its time then, in one value: another thread may look at any moment.
+        self._begun: tuple[int, float] | None = None
 
     def begin(self) -> None:
         """Count from here on, on the thread that does the job."""
         if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+            clock = time.pthread_getcpuclockid(threading.get_ident())
         else:  # on macOS, where a busy machine does make jobs long
-            self._clock = time.CLOCK_MONOTONIC
-        self._from_s = time.clock_gettime(self._clock)
+            clock = time.CLOCK_MONOTONIC
+        self._begun = clock, time.clock_gettime(clock)
 
     @property
     def seconds(self) -> float:
         """Seconds so far, while the job runs; 0.0 before."""
-        return 0.0 if self._clock is None else time.clock_gettime(self._clock) - self._from_s
+        if self._begun is None:
+            return 0.0
+        clock, from_s = self._begun
+        return time.clock_gettime(clock) - from_s
 
 
 class MatcherState:

@@ -50,7 +50,7 @@ _BACK = re.compile(r"(?:[^\\]|^)(?:\\\\)*\\[1-9k]")
 
 
 class Weakening:
-    """Of one schema with all its parts."""
+    """Weakens one schema with all its parts."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.dropped: set[str] = set()  # keywords that the answer must be checked by

@@ -67,7 +67,7 @@ _MULTIMODAL = ("mm.generate", "mm.score")
 
 
 class _ModelText(NamedTuple):
-    """How a model's prompts and answers are written."""
+    """The tokenizer and the templates of a model's prompts and answers."""
 
     tokenizer: HfTokenizer | ByteTokenizer
     template: ChatTemplate | None

@@ -93,7 +93,7 @@ class Speculation:
 
     @property
     def drafter(self) -> str | None:
-        """What drafts beside the text so far, for people; None: nothing does."""
+        """The name of what drafts besides the text so far, for logs; None: nothing does."""
         return "its own draft layers" if self.own else self.draft
 
 

@@ -173,7 +173,10 @@ def _read_tags(
     reader: TextReader, form: CallForm, begin: Callable[[], None], kinds: Kinds
 ) -> _Found:
     """Read the tags that stand here. False: there are none, nor the end of a call, and nothing was
-    read."""
+    read.
+
+    What a closing mark names is not compared with its opening: the marks' own token stands in no
+    value."""
     tags = _TagReading(reader, form, kinds)
     first = yield from tags.opens()
     if not first and not (yield from at_tail(reader, form.tail)):

@@ -285,7 +285,13 @@ def _coming(sequence: Sequence) -> tuple[int, ...]:
 
 
 class Lookup:
-    """The table of one sequence, and what it predicts now."""
+    """Predicts the next tokens of one sequence from what followed its last tokens earlier.
+
+    Answers repeat their prompts and themselves: quotations, code that is edited, lists, names. A
+    table says where each run of three tokens occurred last. The place that it names is followed for
+    as long as its tokens are those that come, so a long repetition is looked up once. Each token is
+    taken in once, at the cost of one look into the table.
+    """
 
     def __init__(self, tokens: list[int], prompt: int, odds: Odds) -> None:
         """tokens: the sequence's own list, which grows; the first `prompt` are not predictions."""

@@ -19,7 +19,7 @@ from model_server.engine.types import Row, RowResult
 
 
 class DraftStates(EnginePart[dict[int, int]]):
-    """Of a sequence it keeps the pages of the draft tokens that were tried last, by position."""
+    """Keeps, per sequence, the pages of the draft tokens that were tried last, by position."""
 
     def __init__(self) -> None:
         super().__init__()

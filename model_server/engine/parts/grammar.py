@@ -214,7 +214,15 @@ def _first_row(step: Step, place: int) -> int:
 
 
 class ForcedRows:
-    """Makes the rows of forced tokens of one step after another."""
+    """Decides which tokens that a grammar forces are computed together, in one row.
+
+    Where only one token may come next, and after it only one, the tokens are known before they are
+    chosen: they make one row like a prompt's chunk instead of a step each. The row before it, still
+    in flight, chooses the first of them; the others are scored by the row itself.
+
+    A row of several tokens takes a prompt block, which makes its step longer. It is worth that if
+    the decodes that it saves would have taken longer, each of them its share of a step.
+    """
 
     def __init__(self, limits: EngineLimits, times: StepTimes | None) -> None:
         """times: of the runner's steps; None: every such row is worth its block."""

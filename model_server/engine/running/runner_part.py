@@ -19,7 +19,7 @@ Prepare = Callable[[Any], Callable[[], Pending[Any]]]
 
 
 class RunnerPart(Generic[R]):
-    """What a runner has beside a model's steps. A hook that is not overridden does nothing."""
+    """Adds an operation or arrays to a runner. A hook that is not overridden does nothing."""
 
     warmups = 0  # indices for `warm`
     seconds: Mapping[type[Op], Mapping[int, float]] = {}  # of its ops, by rows, if `warm` measures

@@ -139,6 +139,8 @@ def _before_json(division: AnswerDivision) -> str:
 
 
 class CheckedCalls:
+    """The calls of an answer, checked by what its grammar does not hold of schemas."""
+
     def __init__(
         self, format: AnswerFormat, tools: Mapping[str, str | None], check: CheckJson, schema: str
     ) -> None:

@@ -54,7 +54,11 @@ _Rendered = Callable[[tuple[Message, ...], "ContentForm"], str]
 
 @dataclass(frozen=True, slots=True)
 class ContentForm:
-    """Forms of texts, and of contents with images or sounds."""
+    """The form of a message's content that a template takes: a text, or a list of parts.
+
+    Templates of models with image or audio input go through `message['content']` where it is a
+    list; some of them take nothing else, and others only texts. Each form is tried out.
+    """
 
     image: str = ""  # stands for an image or a sound in a text
     lists_only: bool = False  # texts, too, come as lists of parts
