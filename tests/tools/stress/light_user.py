@@ -17,6 +17,7 @@ import httpx
 
 _TOKENS = 200  # of one stream
 _WARM_UP = 8  # tokens before the attack begins
+_LONG_S = 0.25  # a pause told when it happens, so that it can be laid beside the server's log
 
 
 class LightUser:
@@ -66,6 +67,8 @@ class LightUser:
             _tell(warm=True)
         elif self._tokens > _WARM_UP:
             self.longest_gap_s = max(self.longest_gap_s, gap_s)
+            if gap_s > _LONG_S:
+                print(f"{time.strftime('%H:%M:%S')} a pause of {gap_s:.2f} s", file=sys.stderr)
 
 
 def _tell(**facts: object) -> None:

@@ -14,8 +14,8 @@
 namespace sax {
 namespace {
 
-// A worker looks for work this long before it sleeps: longer than the gaps within a step, shorter
-// than those between steps.
+// A thread spins this long before it sleeps: longer than the gaps within a step, shorter than those
+// between steps.
 constexpr auto kPatience = std::chrono::microseconds(100);
 
 void pause() {
@@ -24,6 +24,19 @@ void pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// Whether `done` holds before kPatience is over.
+template <typename Done>
+bool spin(Done done) {
+  auto until = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < until);
+  return false;
 }
 
 // Cores that the container's quota allows, or 0 if it has none.
@@ -73,9 +86,7 @@ class Pool {
     if (asleep_.load(std::memory_order_seq_cst)) round_.notify_all();
     take_chunks(0);
     inside_.fetch_and(~1, std::memory_order_acq_rel);
-    for (int tries = 0; inside_.load(std::memory_order_acquire) != 0; ++tries) {
-      tries < 10000 ? pause() : static_cast<void>(sched_yield());
-    }
+    wait_for_workers();
     caller_.unlock();
   }
 
@@ -89,8 +100,15 @@ class Pool {
       seen = wait_for_other_than(seen);
       // Twice the workers inside, and one while there is work to take.
       if (inside_.fetch_add(2, std::memory_order_acq_rel) & 1) take_chunks(own);
-      inside_.fetch_sub(2, std::memory_order_acq_rel);
+      if (inside_.fetch_sub(2, std::memory_order_acq_rel) == 2) inside_.notify_one();
     }
+  }
+
+  // A worker that has lost its core to another process may keep its chunk for milliseconds: the
+  // caller sleeps then. With sched_yield() in a loop it spent half of a busy machine on the calls.
+  void wait_for_workers() {
+    if (spin([this] { return inside_.load(std::memory_order_acquire) == 0; })) return;
+    while (int left = inside_.load(std::memory_order_acquire)) inside_.wait(left);
   }
 
   // Those of its own range first, which lie next to each other in memory, then what others have left.
@@ -105,16 +123,11 @@ class Pool {
   }
 
   unsigned wait_for_other_than(unsigned seen) {
-    auto until = std::chrono::steady_clock::now() + kPatience;
-    do {
-      for (int i = 0; i < 64; ++i) {
-        if (unsigned round = round_.load(std::memory_order_acquire); round != seen) return round;
-        pause();
-      }
-    } while (std::chrono::steady_clock::now() < until);
-    asleep_.fetch_add(1, std::memory_order_seq_cst);
-    round_.wait(seen, std::memory_order_seq_cst);
-    asleep_.fetch_sub(1, std::memory_order_relaxed);
+    if (!spin([&] { return round_.load(std::memory_order_acquire) != seen; })) {
+      asleep_.fetch_add(1, std::memory_order_seq_cst);
+      round_.wait(seen, std::memory_order_seq_cst);
+      asleep_.fetch_sub(1, std::memory_order_relaxed);
+    }
     return round_.load(std::memory_order_acquire);
   }
 

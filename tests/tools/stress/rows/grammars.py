@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,8 @@ def fuzzed_grammars(cell: Cell) -> str:
                 assert reply.status_code in (200, 400, 429, 503), what
                 assert took_s < SECONDS, f"{took_s:.0f} s: {what}"
                 told[reply.status_code] += 1
+                if took_s > 2:
+                    print(time.strftime("%H:%M:%S"), f"{took_s:.1f} s: {what}", file=sys.stderr)
     return f"{told.total()} requests: " + ", ".join(f"{n} {code}" for code, n in told.most_common())
 
 
