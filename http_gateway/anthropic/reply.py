@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType
 from http_gateway.anthropic.context_edits import AppliedEdit
 from http_gateway.chats.call_input import call_input
 from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.chats.said_round import SaidRound
 from http_gateway.mcp.rounds import Made, WaitingCall
 from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import named_event
@@ -20,6 +19,7 @@ from sax.dialects.events import (
     ArgumentsDelta,
     CallBegun,
     CallEnded,
+    CollectedAnswer,
     ContentDelta,
     ReasoningDelta,
 )
@@ -280,7 +280,8 @@ class MessageAnswer:
     ) -> None:
         self.answer = DividedAnswer(shape)
         self._served = served
-        self._round = SaidRound()
+        self._said = CollectedAnswer()  # in this round
+        self._results: dict[str, McpOutcome] = {}  # of its calls, by their ids
         self._asks = False  # a call is left to the client
         self.id = id
         self._model = model
@@ -322,7 +323,7 @@ class MessageAnswer:
         ended = self.answer.finish_reason == "stop" and not isinstance(self.answer.stop_reason, str)
         return {
             call.id: WaitingCall(*self._served[call.name], call.arguments)
-            for call in (self._round.calls if ended else ())
+            for call in (self._said.message().tool_calls if ended else ())
             if call.name in self._served
         }
 
@@ -332,9 +333,15 @@ class MessageAnswer:
 
     def end_round(self) -> tuple[Message, ...]:
         """Return what the model said in this round, and what its calls gave."""
-        said, self._round = self._round.messages(), SaidRound()
+        said, made = self._said.message(), self._results
+        self._said, self._results = CollectedAnswer(), {}
         self.answer.go_on()
-        return said
+        results = (
+            Message("tool", made[call.id].told, call.name, call.id)
+            for call in said.tool_calls
+            if call.id in made
+        )
+        return (said, *results)
 
     def conclude(self, reason: str) -> None:
         """End an answer that does not go on after its calls."""
@@ -344,7 +351,7 @@ class MessageAnswer:
         if isinstance(value, dict):
             return [event for made in value.items() for event in self._result(*made)]
         parts = self.answer.read(value)
-        self._round.add(parts)
+        self._said.add(parts)
         self._asks = self._asks or any(
             isinstance(part, CallBegun) and part.name not in self._served for part in parts
         )
@@ -354,7 +361,7 @@ class MessageAnswer:
         return events
 
     def _result(self, id: str, outcome: McpOutcome) -> Iterator[BlockEvent]:
-        self._round.add_result(id, outcome)
+        self._results[id] = outcome
         return self._writer.write_result(id, outcome)
 
     def _message(self, content: list[ContentBlock], end: MessageEnd) -> AnthropicMessage:

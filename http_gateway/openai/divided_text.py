@@ -7,13 +7,14 @@ from typing import Any
 
 from http_gateway.openai.custom_tools import CustomInput
 from http_gateway.openai.shape import Shape
-from sax.chat import AnswerFormat
+from sax.chat import AnswerFormat, ToolCall
 from sax.dialects.answer_parser import AnswerParser, divides
 from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
     CallBegun,
     CallEnded,
+    CollectedAnswer,
     ContentDelta,
     ReasoningDelta,
 )
@@ -82,56 +83,35 @@ class DividedText:
     def __init__(self, parser: AnswerParser, shape: Shape) -> None:
         self._parser = parser
         self._shape = shape
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[tuple[str, str]] = []  # id and name
-        self._arguments: list[list[str]] = []
+        self._said = CollectedAnswer()
 
     @property
     def calls(self) -> bool:
-        return bool(self._calls)
+        return bool(self._said.calls)
 
     def push(self, text: str) -> None:
-        self._add(self._parser.push(text))
+        self._said.add(self._parser.push(text))
 
     def finish(self) -> None:
-        self._add(self._parser.finish())
+        self._said.add(self._parser.finish())
 
     def message(self) -> dict[str, Any]:
         """Return the message's fields that depend on the text."""
-        content = "".join(self._content)
-        made: dict[str, Any] = {"content": content if content or not self._calls else None}
-        if self._reasoning and self._shape.include_reasoning:
-            made |= _reasoning("".join(self._reasoning))
-        if self._calls:
-            made["tool_calls"] = [
-                self._whole(*call, "".join(arguments))
-                for call, arguments in zip(self._calls, self._arguments, strict=True)
-            ]
+        content, calls = self._said.content, self._said.calls
+        made: dict[str, Any] = {"content": content if content or not calls else None}
+        if self._shape.include_reasoning and (reasoning := self._said.reasoning):
+            made |= _reasoning(reasoning)
+        if calls:
+            made["tool_calls"] = [self._whole(call) for call in calls]
         return made
 
-    def _whole(self, id: str, name: str, arguments: str) -> dict[str, Any]:
-        if name not in self._shape.custom_tools:
-            function = {"name": name, "arguments": arguments}
-            return {"id": id, "type": "function", "function": function}
+    def _whole(self, call: ToolCall) -> dict[str, Any]:
+        if call.name not in self._shape.custom_tools:
+            function = {"name": call.name, "arguments": call.arguments}
+            return {"id": call.id, "type": "function", "function": function}
         reader = CustomInput()
-        text = reader.push(arguments) + reader.finish()
-        return {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
-
-    def _add(self, events: Iterable[AnswerEvent]) -> None:
-        for event in events:
-            match event:
-                case ContentDelta(text):
-                    self._content.append(text)
-                case ReasoningDelta(text):
-                    self._reasoning.append(text)
-                case CallBegun(_, id, name):
-                    self._calls.append((id, name))
-                    self._arguments.append([])
-                case ArgumentsDelta(index, text):
-                    self._arguments[index].append(text)
-                case _:
-                    pass
+        text = reader.push(call.arguments) + reader.finish()
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": text}}
 
 
 def divided_by(

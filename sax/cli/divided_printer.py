@@ -5,16 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable
 
-from sax.chat import AnswerFormat, Message, ToolCall
+from sax.chat import AnswerFormat, Message
 from sax.command import printable, say
 from sax.dialects.answer_parser import AnswerParser
-from sax.dialects.events import (
-    AnswerEvent,
-    ArgumentsDelta,
-    CallBegun,
-    ContentDelta,
-    ReasoningDelta,
-)
+from sax.dialects.events import AnswerEvent, CollectedAnswer, ContentDelta, ReasoningDelta
 from sax.types import TokenChunk
 
 _GENERIC = "this model's template knows no tools: they are told in sax's own form"
@@ -34,8 +28,7 @@ class DividedPrinter:
         self._write = write
         self._parts = parts
         self._stream = stream
-        self._reasoning: list[str] = []
-        self._calls: list[tuple[str, str, list[str]]] = []  # id, name and pieces of arguments
+        self._said = CollectedAnswer()
         self._parser: AnswerParser | None = None
 
     def print(self, chunks: Iterable[TokenChunk]) -> None:
@@ -47,15 +40,14 @@ class DividedPrinter:
             self._take(self._parser.finish())
         if not self._stream:
             self._write("".join(self._parts))
-        if self._parts or not self._calls:
+        if self._parts or not self._said.calls:
             self._write("\n")
 
     def message(self) -> Message:
-        calls = tuple(ToolCall(id, name, "".join(made) or "{}") for id, name, made in self._calls)
-        reasoning = "".join(self._reasoning)
-        return Message("assistant", "".join(self._parts), tool_calls=calls, reasoning=reasoning)
+        return self._said.message()
 
-    def _take(self, events: Iterable[AnswerEvent]) -> None:
+    def _take(self, events: list[AnswerEvent]) -> None:
+        self._said.add(events)
         for event in events:
             match event:
                 case ContentDelta(text):
@@ -63,13 +55,8 @@ class DividedPrinter:
                     if self._stream:
                         self._write(text)
                 case ReasoningDelta(text):
-                    self._reasoning.append(text)
                     sys.stderr.write(printable(text))
                     sys.stderr.flush()
-                case CallBegun(_, id, name):
-                    self._calls.append((id, name, []))
-                case ArgumentsDelta(_, text):
-                    self._calls[-1][2].append(text)
                 case _:
                     pass
 

@@ -25,7 +25,7 @@ from model_server.text.tokenizer import Tokenizer
 from sax.call_form import Arguments
 from sax.chat import AnswerFormat, ReasoningParser
 from sax.dialects.answer_parser import AnswerParser, forms_of
-from sax.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, ContentDelta
+from sax.dialects.events import CollectedAnswer
 from sax.errors import SaxError
 from sax.types import GenerateRequest, TokenChunk
 
@@ -150,38 +150,26 @@ class CheckedCalls:
         self._tools = tools
         self._check = check
         self._schema = schema
-        self._content: list[str] = []
-        self._calls: list[tuple[str, list[str]]] = []  # name and pieces of arguments
+        self._said = CollectedAnswer()
 
     def push(self, text: str) -> None:
-        self._take(self._parser.push(text))
+        self._said.add(self._parser.push(text))
 
     async def verdict(self) -> AnswerVerdict:
         """Return what is wrong with the first call that breaks its schema."""
-        self._take(self._parser.finish())
+        self._said.add(self._parser.finish())
         found = AnswerVerdict("kept")
-        if not self._calls and self._schema:
-            return await self._check(self._schema, "".join(self._content))
-        for number, (name, pieces) in enumerate(self._calls):
-            schema = self._tools.get(name)
+        said = self._said.message()
+        if not said.tool_calls and self._schema:
+            return await self._check(self._schema, self._said.content)
+        for number, call in enumerate(said.tool_calls):
+            schema = self._tools.get(call.name)
             if schema is None:
                 continue
-            found = await self._check(schema, "".join(pieces) or "{}")
+            found = await self._check(schema, call.arguments)
             if found.kind != "kept":
-                return found._replace(why=f"arguments of call {number} ({name}): {found.why}")
+                return found._replace(why=f"arguments of call {number} ({call.name}): {found.why}")
         return found
-
-    def _take(self, events: list[AnswerEvent]) -> None:
-        for event in events:
-            match event:
-                case ContentDelta(text):
-                    self._content.append(text)
-                case CallBegun(_, _, name):
-                    self._calls.append((name, []))
-                case ArgumentsDelta(_, text):
-                    self._calls[-1][1].append(text)
-                case _:
-                    pass
 
 
 def writes_json(format: AnswerFormat) -> bool:

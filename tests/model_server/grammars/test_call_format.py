@@ -33,7 +33,7 @@ from sax.call_form import (
 )
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
 from sax.dialects.answer_parser import AnswerParser
-from sax.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
+from sax.dialects.events import CollectedAnswer
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer, walk
@@ -118,14 +118,10 @@ def divided(
     if dialect.tools == ToolParser.GPT_OSS:
         format = AnswerFormat(dialect.tools, ReasoningParser.GPT_OSS)
     parser = AnswerParser(format, [tool.name for tool in TOOLS])
-    events = [*parser.push(text), *parser.finish()]
-    names = [event.name for event in events if isinstance(event, CallBegun)]
-    arguments = [""] * len(names)
-    for event in events:
-        if isinstance(event, ArgumentsDelta):
-            arguments[event.index] += event.text
-    content = "".join(event.text for event in events if isinstance(event, ContentDelta))
-    return list(zip(names, map(json.loads, arguments), strict=True)), content
+    said = CollectedAnswer()
+    said.add(parser.push(text))
+    said.add(parser.finish())
+    return [(call.name, json.loads(call.arguments)) for call in said.calls], said.content
 
 
 @pytest.mark.extended
