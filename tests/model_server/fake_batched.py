@@ -19,8 +19,9 @@ from model_server.loading.passes.embed_loading import methods_of
 from model_server.loading.passes.loaded_passes import GradientInput, LoadedEmbedder, LoadedGradients
 from model_server.loading.vision.loaded_vision import LoadedVision, SeenImage
 from model_server.sharing.images.forms import SquareForm
+from model_server.text.sentence_tokenizer import SentenceTokenizer
 from model_server.text.tokenizer import ByteTokenizer
-from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
+from sax.errors import Internal, InvalidRequest, SaxError
 from sax.passes import Gradients
 
 MEMORY = 500
@@ -94,14 +95,7 @@ def _answer(method: str, request: bytes) -> bytes | SaxError:
 
 
 class PairTokenizer(ByteTokenizer):
-    """Bytes, as an embedder or a classifier reads them; 0 stands between the texts of a pair."""
-
-    def encode(self, text: str, prompt_name: str = "", *, add_bos: bool = True) -> list[int]:
-        if prompt_name not in ("", "query"):
-            raise UnsupportedParameter(
-                "prompt_name is no prompt of this model", param="prompt_name"
-            )
-        return super().encode(prompt_name + text)
+    """Bytes, with 0 between the texts of a pair."""
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         return [*self.encode(first), 0, *self.encode(second)]
@@ -116,7 +110,7 @@ def fake_classifier(gate: threading.Event, *labels: str) -> LoadedEmbedder:
 def fake_embedder(gate: threading.Event, *, queue: int = 8) -> LoadedEmbedder:
     return LoadedEmbedder(
         runner=FakeEmbedRunner(gate),
-        tokenizer=PairTokenizer(256),
+        tokenizer=SentenceTokenizer(PairTokenizer(256), "", {"query": "query"}),
         vocab=256,
         max_context=CONTEXT,
         dimensions=2,

@@ -28,17 +28,15 @@ from model_server.engine.step_program import everywhere
 from model_server.kernels.cpu.tiles import plain_weight
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.passes.embed_loading import embedding_as, with_tasks
+from model_server.loading.passes.embed_loading import embedding_as, encoding_as, with_tasks
 from model_server.loading.passes.embed_programs import EmbedPrograms
 from model_server.loading.passes.loaded_passes import (
     WAIT_S,
     GradientInput,
     LoadedEmbedder,
     LoadedGradients,
-    TextEncoder,
 )
 from model_server.loading.passes.pass_programs import PassBatches, PassBucket, PassPrograms
-from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.loading.placed_model import PlacedModel
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.tasks import EMBED, GRADIENT, sizes_of
@@ -108,12 +106,11 @@ class Beside:
         recipe = self.placed.recipe
         own = recipe.tasks.matryoshka
         config = checkpoint.config if checkpoint else {}
-        encoder: TextEncoder = SentenceTokenizer(tokenizer, self.settings)
         runner = PassBatches(self.embed, leaves)
         runner.warm(report)
         return LoadedEmbedder(
             runner=runner,
-            tokenizer=encoder,
+            tokenizer=encoding_as(self.settings, tokenizer),
             vocab=recipe.vocab,
             max_context=self.context,
             dimensions=recipe.embed,

@@ -32,9 +32,7 @@ from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
 from model_server.loading.passes.embed_programs import EmbedPrograms, Encode, whole_recipe
 from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder
-from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.pass_programs import PassBatches
-from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import DENSE, EmbedRecipe, pooled
@@ -43,7 +41,10 @@ from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes
-from model_server.text.tokenizer import HfTokenizer
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.pair_texts import PairTexts, pair_texts
+from model_server.text.sentence_tokenizer import SentenceTokenizer
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
@@ -288,7 +289,7 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     return _Plan(
         recipe,
         settings,
-        SentenceTokenizer(tokenizer, settings, pairs),
+        encoding_as(settings, tokenizer, pairs),
         labels,
         module,
         needed,
@@ -338,6 +339,35 @@ def with_tasks(
     if tasks.normalise is not None:
         settings = replace(settings, normalise=tasks.normalise)
     return settings
+
+
+def encoding_as(
+    settings: SentenceSettings,
+    tokenizer: HfTokenizer | ByteTokenizer,
+    pairs: PairTexts | None = None,
+) -> SentenceTokenizer:
+    """Return the function from texts to tokens; `pairs`: as SentenceTokenizer has them."""
+    return SentenceTokenizer(
+        tokenizer,
+        settings.prefix,
+        settings.prompts,
+        lower_case=settings.lower_case,
+        pairs=pairs,
+    )
+
+
+def pairs_of(source: str | None, checkpoint: Checkpoint, instruction: str) -> PairTexts:
+    """Return the texts around pairs by the template `source`, else by the checkpoint's own.
+
+    Raises CheckpointError as `pair_texts` does, and for a template that does not compile.
+    """
+    template = checkpoint.chat_template()
+    if source is not None and template is not None:
+        template = template.replaced(source)
+    elif source is not None:
+        controls = checkpoint.tokenizer().control_tokens.texts
+        template = ChatTemplate(source, special_tokens=controls)
+    return pair_texts(template, instruction, str(checkpoint.config.get("model_type")))
 
 
 def _called(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:

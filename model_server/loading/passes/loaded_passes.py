@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from model_server.loading.loaded_batches import BatchRunner, LoadedBatches
 from model_server.models.tasks import Sizes
+from model_server.text.sentence_tokenizer import SentenceTokenizer
 from sax.passes import Gradients
 
 WAIT_S = 0.002  # well below one step
@@ -16,37 +17,12 @@ Ids = Sequence[int]
 Vector = list[float]
 
 
-class TextEncoder(Protocol):
-    """Encodes texts for an embedder or a classifier, including start and end tokens."""
-
-    @property
-    def waits(self) -> bool:
-        """True if texts are encoded in another process, so that encoding blocks."""
-        ...
-
-    @property
-    def longest_token(self) -> int:
-        """Bytes of the vocabulary's longest token, or more."""
-        ...
-
-    def encode(self, text: str, prompt_name: str = "") -> list[int]:
-        """Return the ids of a text after a prompt of the model; "": its own choice.
-
-        Raises UnsupportedParameter for a prompt that the model does not have.
-        """
-        ...
-
-    def encode_pair(self, first: str, second: str) -> list[int]:
-        """Return the ids of two texts that are read together."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedEmbedder(LoadedBatches):
     """Embeds or classifies."""
 
     runner: BatchRunner[Ids, Vector]
-    tokenizer: TextEncoder
+    tokenizer: SentenceTokenizer
     vocab: int  # rows of the embedding
     max_context: int  # tokens of one input
     dimensions: int  # of a vector

@@ -12,9 +12,8 @@ import pytest
 from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader
-from model_server.loading.passes.embed_loading import context_of
+from model_server.loading.passes.embed_loading import context_of, encoding_as
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
-from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.registry import make_recipe
 from model_server.text.tokenizer import HfTokenizer
@@ -138,5 +137,5 @@ def test_a_context_without_room_for_text_is_refused() -> None:
 def test_prefix_and_lower_case_come_before_the_tokenizer(tmp_path: Path) -> None:
     serialized = (tiny_bert(tmp_path) / "tokenizer.json").read_text()
     settings = SentenceSettings(lower_case=True, prefix="Q ")
-    tokenizer = SentenceTokenizer(HfTokenizer(serialized), settings)
+    tokenizer = encoding_as(settings, HfTokenizer(serialized))
     assert tokenizer.encode("AB") == tokenizer.encode("ab") == [2, 21, 5, 32, 3]

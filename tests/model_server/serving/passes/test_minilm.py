@@ -13,7 +13,7 @@ import pytest
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
+from model_server.loading.passes.embed_loading import encoding_as
 from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.registry import make_recipe
@@ -66,7 +66,7 @@ def test_sentences_have_the_references_ids() -> None:
     folder = minilm()
     settings = read_sentence_settings(folder)
     with closing(open_checkpoint(str(folder))) as checkpoint:
-        tokenizer = SentenceTokenizer(checkpoint.tokenizer(), settings)
+        tokenizer = encoding_as(settings, checkpoint.tokenizer())
         found = [tokenizer.encode(text) for text in TEXTS]
     longest = settings.max_length
     for text, ids, wanted in zip(TEXTS, found, IDS, strict=True):

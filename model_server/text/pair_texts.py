@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.text.chat_template import ChatTemplate
 from sax.chat import Message
 from sax.errors import CheckpointError, InvalidRequest
@@ -52,20 +51,6 @@ def pair_texts(template: ChatTemplate | None, instruction: str, model_type: str)
             "document, each once and in this order: publish it with a CHAT_TEMPLATE that does"
         )
     return found
-
-
-def pairs_of(source: str | None, checkpoint: Checkpoint, instruction: str) -> PairTexts:
-    """Return the texts around pairs by the template `source`, else by the checkpoint's own.
-
-    Raises CheckpointError as `pair_texts` does, and for a template that does not compile.
-    """
-    template = checkpoint.chat_template()
-    if source is not None and template is not None:
-        template = template.replaced(source)
-    elif source is not None:
-        controls = checkpoint.tokenizer().control_tokens.texts
-        template = ChatTemplate(source, special_tokens=controls)
-    return pair_texts(template, instruction, str(checkpoint.config.get("model_type")))
 
 
 def _rendered(template: ChatTemplate, instruction: str) -> str:
