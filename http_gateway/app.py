@@ -63,7 +63,8 @@ from http_gateway.openai.stored import PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
-from http_gateway.page.routes import CellRoutes, PageRoutes
+from http_gateway.page.cell import CellRoutes
+from http_gateway.page.routes import PageRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes

@@ -1,6 +1,4 @@
-"""Numbered objects of a cell: its log, and series of which only the newest object counts.
-
-The log has create-only records, and snapshots that shorten it.
+"""RecordLog: the log of a cell, of create-only records, and snapshots that shorten it.
 
     sax/<cell>/records/000000000042      one record, never changed
     sax/<cell>/archive/000000000040      records up to 40 since the previous archive, for auditors
@@ -10,11 +8,6 @@ Create-if-absent is the fence. A writer that finds the next number taken by anot
 and must stop. Because a writer that slept through a compaction may find its next number free again,
 a record only counts once no snapshot is at or beyond it. Every object carries its number and a
 checksum, and an object that is torn, foreign or missing is reported by name, never skipped.
-
-A series holds a leader's beats or its list of servers, numbered within the term of the leader that
-writes them; each write deletes the older ones.
-
-    sax/<cell>/<kind>/<term>/<number>
 """
 
 from __future__ import annotations
@@ -43,26 +36,27 @@ from sax.names import CellId
 from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore, StoreReplaced
 
 _READS_AT_ONCE = 16
-Position = tuple[int, int]  # term, number
+_READ_TRIES = 5
+_log = logging.getLogger(__name__)
 
 
-async def read_object(store: ObjectStore, cell: CellId, kind: str, number: int) -> bytes:
+async def _read_object(store: ObjectStore, cell: CellId, kind: str, number: int) -> bytes:
     """The text of one object. Raises ObjectMissing, CorruptLog, StoreUnavailable."""
     return unwrap(cell, kind, number, await store.get(name_of(cell, kind, number)))[1]
 
 
-async def read_records(store: ObjectStore, cell: CellId, numbers: Sequence[int]) -> list[bytes]:
-    """The texts of these records, in order. Raises as `read_object` does."""
+async def _read_records(store: ObjectStore, cell: CellId, numbers: Sequence[int]) -> list[bytes]:
+    """The texts of these records, in order. Raises as `_read_object` does."""
     slots = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def read(number: int) -> bytes:
         async with slots:
-            return await read_object(store, cell, "records", number)
+            return await _read_object(store, cell, "records", number)
 
     return await asyncio.gather(*map(read, numbers))
 
 
-def check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
+def _check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
     """Raises CorruptLog unless the numbers follow on `last` without a gap."""
     for expected, number in enumerate(numbers, start=last + 1):
         if number != expected:
@@ -72,15 +66,11 @@ def check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
             )
 
 
-async def all_hold(*checks: Awaitable[None]) -> None:
+async def _all_hold(*checks: Awaitable[None]) -> None:
     """Await checks at once; raise the first failure in the order of the arguments."""
     for failure in await asyncio.gather(*checks, return_exceptions=True):
         if failure is not None:
             raise failure
-
-
-_log = logging.getLogger(__name__)
-_READ_TRIES = 5
 
 
 class Deposed(Unavailable):
@@ -155,11 +145,11 @@ class RecordLog:
         last = max(snapshots, default=0)
         known = max(self.sequence, last)
         wanted = [number for number in records if number > known]
-        check_gapless(cell, known, wanted)
+        _check_gapless(cell, known, wanted)
         snapshot = (
-            await read_object(store, cell, "snapshots", last) if last > self.sequence else None
+            await _read_object(store, cell, "snapshots", last) if last > self.sequence else None
         )
-        texts = await read_records(store, cell, wanted)
+        texts = await _read_records(store, cell, wanted)
         self.sequence, self.snapshot_sequence = known + len(wanted), last
         news = tuple(zip(wanted, texts, strict=True))
         kept = {} if snapshot is not None else self._unarchived
@@ -183,7 +173,7 @@ class RecordLog:
         except ObjectExists:
             found = await self._find_own(number)
         # Only a record that is read again, in the store that holds all others, counts.
-        await all_hold(
+        await _all_hold(
             self._check_not_deposed(number), self._check_mark(), self._check_kept(number, found)
         )
         self.sequence = number
@@ -228,7 +218,7 @@ class RecordLog:
 
     async def _check_store(self) -> None:
         """Raises StoreReplaced if the store is another one or lacks the last record."""
-        await all_hold(self._check_mark(), self._check_last())
+        await _all_hold(self._check_mark(), self._check_last())
 
     async def _check_mark(self) -> None:
         if self._mark is not None:
@@ -239,7 +229,7 @@ class RecordLog:
         if not number:
             return
         try:
-            found = await read_object(self._store, self._cell, "records", number)
+            found = await _read_object(self._store, self._cell, "records", number)
         except ObjectMissing:
             if await self._newest_snapshot() < number:
                 raise self._lost("records", number, "is gone") from None
@@ -325,7 +315,7 @@ class RecordLog:
 
     async def archived(self, last: int) -> list[tuple[int, bytes]]:
         """The records of one archive, in order. Raises CorruptLog, ObjectMissing."""
-        text = await read_object(self._store, self._cell, "archive", last)
+        text = await _read_object(self._store, self._cell, "archive", last)
         pages = msgspec.json.decode(text, type=list[tuple[int, msgspec.Raw]])
         return [(number, bytes(record)) for number, record in pages]
 
@@ -337,68 +327,3 @@ class RecordLog:
 
 def _deposed(cell: CellId, name: str) -> str:
     return f"another admin server leads {cell} now: it wrote {name}; this one steps down"
-
-
-class Series:
-    """One kind of object of one cell, for one process."""
-
-    def __init__(self, store: ObjectStore, cell: CellId, kind: str) -> None:
-        self._store = store
-        self._cell = cell
-        self._kind = kind
-        self._writer = uuid.uuid4().hex
-        self._number = 0
-
-    async def write(self, term: int, text: bytes) -> int:
-        """Write the newest and delete the older ones. Returns the highest term that ever wrote.
-
-        Raises StoreUnavailable.
-        """
-        self._number += 1  # even after a failure: the write may have landed
-        kind = self._kind_of(term)
-        data = wrap(self._cell, kind, self._number, self._writer, text)
-        # A backend that retries may find its own first try.
-        with contextlib.suppress(ObjectExists):
-            await self._store.create(name_of(self._cell, kind, self._number), data)
-        places = await self._places()
-        older = [place for place in places if place < (term, self._number)]
-        await self._store.delete([self._name(place) for place in older])
-        return max(places, default=(term, 0))[0]  # none: someone is emptying the bucket
-
-    async def newest(self) -> tuple[Position, bytes] | None:
-        """The newest intact object and its position. Raises StoreUnavailable."""
-        for _ in range(_READ_TRIES):
-            places = await self._places()
-            try:
-                return await self._newest_of(places)
-            except ObjectMissing:  # replaced by a newer one meanwhile
-                await asyncio.sleep(0)
-        return None
-
-    async def _newest_of(self, places: list[Position]) -> tuple[Position, bytes] | None:
-        for place in reversed(places):
-            data = await self._store.get(self._name(place))
-            try:
-                return place, unwrap(self._cell, self._kind_of(place[0]), place[1], data)[1]
-            except CorruptLog as exc:
-                _log.error("%s; going by the one before", exc.text)
-        return None
-
-    async def _places(self) -> list[Position]:
-        names = await self._store.names(folder_of(self._cell, self._kind))
-        places = [_place(name) for name in names]
-        for name, place in zip(names, places, strict=True):
-            if place is None:
-                _log.error("%s is foreign: move it elsewhere", name)
-        return sorted(place for place in places if place is not None)
-
-    def _kind_of(self, term: int) -> str:
-        return f"{self._kind}/{term:012d}"
-
-    def _name(self, place: Position) -> str:
-        return name_of(self._cell, self._kind_of(place[0]), place[1])
-
-
-def _place(name: str) -> Position | None:
-    *_, term, number = ["", "", *name.split("/")]
-    return (int(term), int(number)) if term.isdigit() and number.isdigit() else None

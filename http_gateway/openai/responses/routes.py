@@ -30,10 +30,14 @@ from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, ItemIds, listed, to_items, to_new_items
 from http_gateway.openai.responses.kept_conversations import KeptConversations
-from http_gateway.openai.responses.mcp_servers import OfferedServers
-from http_gateway.openai.responses.references import dereferenced
+from http_gateway.openai.responses.mcp_tools import OfferedServers
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
-from http_gateway.openai.responses.stored import StoredResponse, StoredResponses, check_length
+from http_gateway.openai.responses.stored import (
+    StoredResponse,
+    StoredResponses,
+    check_length,
+    dereferenced,
+)
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, CalledTool, told_tools
 from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import generate_requests

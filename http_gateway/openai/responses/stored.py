@@ -1,5 +1,7 @@
 """StoredResponses: answers that are kept on the object store, each for its own key.
 
+Items of `input` that only name another are read from them: an item's id tells its response.
+
 A response in the background has three objects: as it was accepted, a mark with signs of life while
 it runs, and its end. The end is created once, so that of the gateway that runs it, one that cancels
 it and one that finds it dead only the first decides.
@@ -8,18 +10,20 @@ it and one that finds it dead only the first decides.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.responses.items import RESPONSE as PREFIX
-from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.items import Item, response_of
 from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
+from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest, NotFound
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
+from sax.format import quoted
 from sax.storage.object_store import MeasuredStore, ObjectExists, ObjectMissing
 
 FOLDER = "responses"
@@ -27,6 +31,9 @@ ENDS = "response_ends"  # of those in the background
 OPEN = "open_responses"  # marks of those in the background that run
 MOST_BYTES = 8 << 20  # of a conversation that goes on, with its images
 RUNNING = "in_progress"
+REFERENCE = "item_reference"
+MOST_READ = 32  # responses, for the references of one request
+_ID = field(RequestRoute.RESPONSES, "input.id")
 
 Place = tuple[str, str]  # owner and id
 
@@ -207,6 +214,64 @@ def check_length(items: list[Item], param: str) -> None:
             param=param,
         )
     field(RequestRoute.RESPONSES, "input").check_count(len(items), param)
+
+
+def is_reference(item: Mapping[str, object]) -> bool:
+    kind = item.get("type")
+    return kind == REFERENCE or (kind is None and [*item] == ["id"])
+
+
+async def dereferenced(
+    items: Sequence[Mapping[str, object]], earlier: Sequence[Item], stored: StoredResponses
+) -> list[Mapping[str, object]]:
+    """Return the items, those that name others replaced by these. earlier: items of the
+    conversation so far.
+
+    Raises NotFound and what `stored` raises, naming the item, and InvalidRequest for one that is
+    in the conversation already.
+    """
+    named = {_id_of(item, n): n for n, item in enumerate(items) if is_reference(item)}
+    for id in named.keys() & {each.get("id") for each in earlier}:
+        at = f"input[{named[id]}].id"
+        raise InvalidRequest(
+            f"{at} {quoted(id)} is in the conversation already: leave it out", param=at
+        )
+    known: dict[str, Mapping[str, Any]] = {}
+    read: set[str] = set()
+    for id, n in reversed(named.items()):  # the newest response has the older items, too
+        if id in known:
+            continue
+        response, at = response_of(id), f"input[{n}].id"
+        if response in read or len(read) >= MOST_READ:
+            raise _no_item(id, at)
+        read.add(response)
+        try:
+            kept = await stored.get(response, at)
+        except NotFound as error:
+            raise _no_item(id, at) from error
+        found = {each["id"]: each for each in (*kept.input, *kept.response["output"])}
+        known = {**found, **known}
+        if id not in known:
+            raise _no_item(id, at)
+    return [known[str(item["id"])] if is_reference(item) else item for item in items]
+
+
+def _id_of(item: Mapping[str, object], n: int) -> str:
+    at, id = f"input[{n}]", item.get("id")
+    if not isinstance(id, str):
+        raise InvalidRequest(f"{at}.id: send the id of an item", param=f"{at}.id")
+    _ID.check_text(id, f"{at}.id")
+    others = {name: value for name, value in item.items() if name not in ("id", "type")}
+    refuse_unsupported(others, {}, at=f"{at}.")
+    return id
+
+
+def _no_item(id: str, at: str) -> NotFound:
+    return NotFound(
+        f"{at}: no stored response of this key that has ended has an item {quoted(id)}: send the "
+        "item itself",
+        param=at,
+    )
 
 
 def _name(folder: str, place: Place) -> str:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from http_gateway.page.routes import WatchedCell
+from http_gateway.page.cell import WatchedCell
 from sax.errors import AdminUnavailable
 from sax.types import Overview
 from tests.http_gateway.fake_cell import FakeCell, published
