@@ -1,5 +1,6 @@
-"""Foreign objects among those of a cell."""
+"""What servers a leader keeps for its successor, and foreign objects among those of a cell."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,14 +8,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from admin_server.config import AdminConfig
 from admin_server.leadership.leadership import (
-    LeaderBeat,
     LeadTiming,
+    LeaderBeat,
     Lease,
     Life,
+    decode_membership,
+    encode_membership,
     find_foreign,
     foreign_names,
     is_gone,
@@ -22,7 +27,7 @@ from admin_server.leadership.leadership import (
 )
 from admin_server.process import running
 from sax.storage.object_store import open_store
-from sax.types import ModelSpec
+from sax.types import ModelSpec, ServerInfo
 from tests.admin_server.conftest import FAST, eventually
 
 LOOKING = LeadTiming(beat_s=0.2, foreign_s=0.2)
@@ -152,3 +157,32 @@ def test_a_new_term_is_a_sign_of_life():
         (100.0, life()), (101.0, life()), (102.0, life()), (102.9, Life(6, (5, 1), BEAT))
     )
     assert not lease.vacant(103.5)
+
+
+INFOS = st.builds(
+    ServerInfo,
+    address=st.text(min_size=1),
+    model_paths=st.sampled_from([(), ("llama",), ("llama", "gemma")]),
+    tags=st.lists(st.text()).map(tuple),
+    incarnation=st.text(),
+    memory_total=st.integers(0, 1 << 60),
+    devices=st.integers(0, 1 << 30),
+)
+
+
+@given(st.lists(INFOS, max_size=8))
+def test_a_roster_is_read_as_it_was_written(infos):
+    assert decode_membership(encode_membership(infos, 7)) == (infos, 7)
+
+
+def test_a_roster_of_a_version_that_named_no_record_is_read():
+    paths = [ServerInfo(address="10.0.0.1:1", model_paths=("llama",))]
+    stored = json.loads(encode_membership(paths, 7))
+    del stored["sequence"]
+    assert decode_membership(json.dumps(stored).encode()) == (paths, 0)
+
+
+def test_paths_that_servers_share_are_written_once():
+    paths = tuple(f"saxml.server.pax.lm.params.{n}" for n in range(66))
+    infos = [ServerInfo(address=f"10.0.0.1:{n}", model_paths=paths) for n in range(1, 1001)]
+    assert encode_membership(infos, 7).count(paths[0].encode()) == 1

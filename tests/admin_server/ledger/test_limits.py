@@ -1,10 +1,12 @@
 """What a spec may hold: every limit names its field."""
 
+from __future__ import annotations
+
 import math
 
 import pytest
 
-from admin_server.ledger.limits import check_limits, check_server
+from admin_server.ledger.limits import check_autoscaling, check_limits, check_server
 from admin_server.ledger.state import CellState, publish_record
 from sax.errors import InvalidRequest
 from sax.fields.table import SPEC_BYTES
@@ -71,3 +73,30 @@ def test_a_server_that_cannot_be_is_refused(changes, param):
     with pytest.raises(InvalidRequest) as refusal:
         check_server(ServerInfo(address="127.0.0.1:1", **changes))
     assert refusal.value.param == param
+
+
+@pytest.mark.parametrize(
+    "autoscaling",
+    [None, Autoscaling(), Autoscaling(min_replicas=0, max_replicas=1000, target_queue=0.1)],
+)
+def test_good_bounds_pass(autoscaling: Autoscaling | None) -> None:
+    check_autoscaling(autoscaling)
+
+
+@each_case(
+    "changes, field",
+    [
+        ({"min_replicas": -1}, "min_replicas"),
+        ({"min_replicas": 0, "max_replicas": 0}, "max_replicas"),
+        ({"max_replicas": 1001}, "max_replicas"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas"),
+        ({"target_queue": 0.0}, "target_queue"),
+        ({"target_queue": -1.0}, "target_queue"),
+        ({"target_queue": math.nan}, "target_queue"),
+        ({"target_queue": math.inf}, "target_queue"),
+    ],
+)
+def test_bad_bounds_are_refused_by_field(changes: dict[str, float], field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field) as refusal:
+        check_autoscaling(Autoscaling(**changes))  # pyright: ignore
+    assert refusal.value.param == f"autoscaling.{field}"

@@ -1,18 +1,23 @@
-"""A conversation in the terminal whose model calls tools of MCP servers."""
+"""A conversation in the terminal whose model calls tools of MCP servers, programs of this machine
+among them.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from sax.chat import AnswerFormat, Message, ToolCall
 from sax.cli.conversation import MOST_ROUNDS, Conversation
-from sax.cli.mcp_tools import McpTools
+from sax.cli.mcp_tools import McpTools, ProcessTransport
 from sax.client import Client
 from sax.errors import InvalidRequest
+from sax.mcp.session import McpFailed, McpLimits, McpOutcome, McpSession
 from sax.types import GenerateRequest, SamplingParams, TokenChunk
 from tests.sax.mcp.adding_server import URL, AddingServer
 
@@ -139,3 +144,34 @@ def test_a_server_that_cannot_be_used_is_named() -> None:
             McpTools([place], transport=server.transport),
         ):
             pass
+
+
+COMMAND = f"{sys.executable} -S -E {Path(__file__).with_name('line_server.py')}"
+
+
+async def test_tools_of_a_program_are_listed_and_called_and_its_questions_answered() -> None:
+    limits = McpLimits(bytes=1000)
+    session = McpSession(await ProcessTransport.start(COMMAND, limits), limits)
+    await session.open()
+    assert [tool["name"] for tool in await session.tools()] == ["greet"]
+    assert await session.call("greet", {"name": "you"}) == McpOutcome("Hello you")
+    assert await session.call("answers", {}) == McpOutcome("[{}, -32601]")
+    with pytest.raises(McpFailed, match="more than 1000 bytes"):
+        await session.call("greet", {"name": "x" * 2000})
+    await session.close()
+
+
+async def test_a_program_that_ends_or_is_not_there_is_told() -> None:
+    limits = McpLimits()
+    session = McpSession(await ProcessTransport.start(COMMAND, limits), limits)
+    await session.open()
+    with pytest.raises(McpFailed, match="it ended"):
+        await session.call("greet", {"name": "nobody"})
+    await session.close()
+    for command, word in (
+        ("/no/such program", "No such file"),
+        ("'", "quotation"),
+        ("", "started"),
+    ):
+        with pytest.raises(McpFailed, match=word):
+            await ProcessTransport.start(command, limits)
