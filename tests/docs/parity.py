@@ -692,9 +692,9 @@ ROWS = (
         "a separate admin server: a process that is started again when it dies and ends with the "
         "model server, even if that is killed",
         "better",
-        "model_server/process/test_admin_process.py"
+        "model_server/process/test_join.py"
         "::test_it_is_started_again_when_it_dies_and_ends_with_its_parent",
-        "model_server/process/test_admin_process.py::test_it_ends_even_if_its_parent_is_killed",
+        "model_server/process/test_join.py::test_it_ends_even_if_its_parent_is_killed",
         "end_to_end/alone/test_saxml_flags.py"
         "::test_the_line_of_googles_gpu_image_runs_a_whole_cell_in_one_server",
     ),

@@ -1,17 +1,22 @@
 """Flags become one checked value; a wrong one is refused in words."""
 
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from model_server.config import ModelServerConfig
+from model_server.config import ModelServerConfig, advertised_host, drained_status
 from model_server.flags.command_line import make_config, make_parser
 from sax.auth.security import Security
 from sax.config import STRICT_VARIABLE
 from sax.errors import InvalidName
 from sax.flags.process_logs import ProcessLogs
 from sax.host import machine_memory
+from tests.demo_model import ROOT
 from tests.each_case import each_case
+from tests.end_to_end.cell import free_ports
 
 
 def test_without_flags_the_defaults_of_the_config_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,3 +166,72 @@ def test_what_is_no_port_is_refused(flags: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         make_config(flags.split())
     assert f"{flags.split()[0]} is {flags.split()[1]}: give a port" in capsys.readouterr().err
+
+
+def test_what_somebody_told_comes_before_what_the_machine_knows() -> None:
+    for host, told, known in (
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("0.0.0.0", "10.4.0.7", "10.4.0.7"),
+        ("127.0.0.1", "tpu-0.lab", "tpu-0.lab"),
+        ("0.0.0.0", "fd00::7", "[fd00::7]"),
+        ("0.0.0.0", "[fd00::7]", "[fd00::7]"),
+    ):
+        assert advertised_host(host, told) == known
+
+
+def test_a_server_on_every_address_is_known_by_one_of_them() -> None:
+    assert advertised_host("0.0.0.0") not in ("", "0.0.0.0")
+
+
+def test_in_a_pod_of_a_job_a_drained_server_is_not_done() -> None:
+    assert drained_status({}) == drained_status({"JOB_COMPLETION_INDEX": ""}) == 0
+    assert drained_status({"JOB_COMPLETION_INDEX": "0"}) == 143
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("index", "status"), [pytest.param("", 0, marks=pytest.mark.nightly), ("3", 143)]
+)
+def test_the_process_ends_so(index: str, status: int) -> None:
+    (port,) = free_ports(1)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JOB_COMPLETION_INDEX": index}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "model_server", f"--port={port}", "--metrics_port=-1"]
+        + ["--sax_cell="],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    for line in server.stderr:
+        if "listening on" in line:
+            break
+    server.send_signal(signal.SIGTERM)
+    server.stderr.read()
+    server.stderr.close()
+    assert server.wait(60) == status
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("platform", "told"),
+    [
+        ("cuda", "jax has no devices here"),
+        pytest.param("tpu", "jax has no devices here", marks=pytest.mark.nightly),
+        ("proxy", "needs the address of a proxy server: set JAX_BACKEND_TARGET"),
+    ],
+)
+def test_a_platform_that_jax_cannot_use_is_told_in_one_line(platform: str, told: str) -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": platform}
+    environment.pop("JAX_BACKEND_TARGET", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "model_server", "--port=0", "--metrics_port=-1", "--sax_cell="],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 1
+    assert told in done.stderr.splitlines()[-1]

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from model_server.engine.compiling import CompiledAhead
+from model_server.engine.compiling import CompiledAhead, options_for, understood
+from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 
 class Compiler:
@@ -107,3 +110,21 @@ def test_a_program_of_another_process_may_call_lapack(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout == "[[2.0], [1.0]]\n"
+
+
+def test_a_cpu_is_told_nothing() -> None:
+    assert options_for(SingleDeviceSharding(jax.devices()[0])) == {}
+
+
+@needs_compiler
+def test_code_of_like_layers_is_written_once_for_a_tpu() -> None:
+    sharding = NamedSharding(mesh_of("v5e:2x2"), PartitionSpec())
+    assert options_for(sharding) == {"xla_tpu_enable_deduplicated_calls": True}
+
+
+@needs_compiler
+def test_an_option_that_this_libtpu_does_not_know_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert understood(("xla_tpu_no_such_option",), mesh_of("v6e:2x2").devices.flat[0]) == ()
+    assert "does not know xla_tpu_no_such_option" in caplog.text

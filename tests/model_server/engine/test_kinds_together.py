@@ -15,7 +15,7 @@ from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.drafting.test_drafting import looping
 from tests.model_server.engine.fake_runner import FakeRunner
-from tests.model_server.engine.parts import test_forced as forced
+from tests.model_server.engine.parts import test_grammar as forced
 from tests.model_server.engine.test_scheduler import ask_for
 from tests.model_server.engine.trace import alone
 from tests.model_server.examples import examples

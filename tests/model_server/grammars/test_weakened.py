@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from model_server.grammars.constraint import Constraint, read_constraint
 from model_server.grammars.weakened import plain_pattern
 from sax.errors import InvalidRequest
-from tests.model_server.grammars.test_compilable import allows
+from tests.model_server.grammars.test_constraint import allows
 
 NAMED = {"C": {"enum": ["r", "g"], "title": "C", "type": "string"}}
 PAIR = {"a": {"type": "integer"}, "b": {"type": "integer"}}

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region, deliver, whole
 from model_server.loading.random_weights import random_weights
-from model_server.loading.weights import read_weights
+from model_server.loading.weights import PackedReader, read_weights
 from model_server.models.registry import make_recipe
-from model_server.models.weights.weight import Blueprint
+from model_server.models.weights.quantization import AsStored, Scheme, quantize
+from model_server.models.weights.source import GroupRows, Joined, Tensor, WeightSource
+from model_server.models.weights.weight import Blueprint, Declaration, blueprint, weight
 from sax.errors import CheckpointError
 from sax.types import Progress
 from tests.model_server.models.family_cases import checkpoint_of
@@ -92,3 +99,136 @@ def test_random_weights_follow_the_seed_and_the_path() -> None:
     same = [bool(jnp.array_equal(a, b)) for a, b in zip(first, again, strict=True)]
     assert all(same)
     assert not all(bool(jnp.array_equal(a, b)) for a, b in zip(first, other, strict=True))
+
+
+RNG = np.random.default_rng(2)
+NUMBERS = {
+    "q": RNG.normal(size=(8, 32)).astype(np.float32),
+    "v": RNG.normal(size=(4, 32)).astype(np.float32),
+}
+FORMS = {"q": Packing("int4", 16, True), "v": Packing("int8", 8, False)}
+PACKED = {name: quantize(NUMBERS[name], FORMS[name]) for name in NUMBERS}
+
+
+class Packed:
+    """A checkpoint of quantised tensors in memory that counts what it reads."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[str, tuple[slice, ...]]] = []
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return NUMBERS[name].shape
+
+    def packing(self, name: str) -> Packing:
+        return FORMS[name]
+
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        self.reads.append((name, region or ()))
+        return deliver(NUMBERS[name][region or ...], out)
+
+    def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
+        rows, columns = region or whole(self.shape(name))
+        self.reads.append((name, (rows, columns)))
+        block = FORMS[name].block or 32
+        assert columns.start % block == columns.stop % block == 0
+        blocks = slice(columns.start // block, columns.stop // block)
+        found = PACKED[name]
+        offsets = None if found.offsets is None else found.offsets[rows, blocks]
+        return PackedBlocks(found.values[rows, columns], found.scales[rows, blocks], offsets)
+
+
+def declared(source: WeightSource, rows: int, quantization: Any) -> Declaration:
+    class Module(nnx.Module):
+        def __init__(self) -> None:
+            self.kernel = weight(
+                (rows, 32),
+                ("heads", "embed"),
+                source,
+                dtype=jnp.float32,
+                quantization=quantization,
+            )
+
+    return blueprint(Module).declarations[0]
+
+
+def assembled(weight: Declaration, checkpoint: Any, rows: slice, columns: slice) -> np.ndarray:
+    """The weight's region from its parts, each asked for on its own."""
+    assert weight.packing is not None
+    reader = PackedReader(weight, weight.packing, checkpoint)
+    block = weight.packing.block or 32
+    blocks = slice(columns.start // block, -(-columns.stop // block))
+    parts = {leaf.part: leaf for leaf in weight.leaves}
+    arrays = {
+        part: reader.read(leaf, (rows, columns if part == "values" else blocks))
+        for part, leaf in parts.items()
+    }
+    return PackedBlocks(arrays["values"], arrays["scales"], arrays.get("offsets")).dequantized()
+
+
+REGIONS = [(slice(0, 12), slice(0, 32)), (slice(3, 10), slice(0, 32)), (slice(5, 9), slice(16, 32))]
+
+
+@pytest.mark.parametrize(("rows", "columns"), REGIONS)
+def test_stored_parts_are_kept_exactly(rows: slice, columns: slice) -> None:
+    source = Joined((Tensor("q"), Tensor("v")))
+    found = declared(source, 12, AsStored(FORMS.__getitem__))
+    assert found.packing == Packing("int8", 8, True)
+    wanted = np.concatenate([PACKED[name].dequantized() for name in "qv"])[rows, columns]
+    np.testing.assert_array_equal(assembled(found, Packed(), rows, columns), wanted)
+
+
+def test_blocks_of_zeros_are_read_behind_the_scales() -> None:
+    found = declared(Tensor("q"), 8, AsStored(FORMS.__getitem__))
+    assert found.packing is not None
+    reader = PackedReader(found, found.packing, Packed())  # type: ignore[arg-type]
+    for leaf, wanted in zip(
+        found.leaves[1:], (PACKED["q"].scales, PACKED["q"].offsets), strict=True
+    ):
+        read = reader.read(replace(leaf, shape=(8, 16)), (slice(0, 8), slice(0, 16)))
+        np.testing.assert_array_equal(read[:, :2], wanted)
+        assert read.shape == (8, 16)
+        assert not read[:, 2:].any()
+
+
+def test_rows_of_groups_are_kept_too() -> None:
+    source = GroupRows(Tensor("q"), size=4, start=1, stop=3, groups=2)
+    found = declared(source, 4, AsStored(FORMS.__getitem__))
+    wanted = PACKED["q"].dequantized()[[1, 2, 5, 6]]
+    got = assembled(found, Packed(), slice(0, 4), slice(0, 32))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_every_part_of_a_region_comes_from_one_reading() -> None:
+    checkpoint = Packed()
+    found = declared(Tensor("q"), 8, AsStored(FORMS.__getitem__))
+    assembled(found, checkpoint, slice(0, 8), slice(0, 32))
+    assert len(checkpoint.reads) == 1
+
+
+@pytest.mark.parametrize("scheme", [Scheme("int4", 8), Scheme("int8", 16)])
+def test_quantising_on_the_way_gives_every_device_the_same_scales(scheme: Scheme) -> None:
+    found = declared(Tensor("q"), 8, scheme)
+    assert found.packing is not None
+    wanted = quantize(NUMBERS["q"], found.packing).dequantized()
+    for rows in (slice(0, 8), slice(2, 5)):
+        for columns in (slice(0, 32), slice(16, 32)):
+            got = assembled(found, Packed(), rows, columns)
+            np.testing.assert_array_equal(got, wanted[rows, columns])
+
+
+def test_a_part_of_a_row_is_quantised_with_the_scale_of_the_whole_row() -> None:
+    found = declared(Tensor("q"), 8, Scheme("int8", None))
+    assert found.packing is not None
+    reader = PackedReader(found, found.packing, Packed())
+    values, scales = found.leaves
+    half = reader.read(values, (slice(0, 8), slice(16, 32)))
+    whole_row = quantize(NUMBERS["q"], found.packing)
+    np.testing.assert_array_equal(half, whole_row.values[:, 16:])
+    np.testing.assert_array_equal(reader.read(scales, (slice(0, 8), slice(0, 1))), whole_row.scales)
+
+
+def test_bytes_count_every_part() -> None:
+    found = declared(Tensor("q"), 8, Scheme("int4", 8))
+    assert found.bytes == 8 * 32 // 2 + 2 * 4 * 8 * 4

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis import given
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, sliding_layers, windows_of
 from model_server.models.known_keys import KnownKeys
 from sax.errors import CheckpointError
 
@@ -42,3 +44,30 @@ def test_defaults_hold_for_absent_keys_and_not_for_null_ones() -> None:
 def test_a_value_of_another_kind_is_refused_by_its_key(read: Callable[[], Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
         read()
+
+
+MISTRAL = KnownKeys("mistral", ("num_hidden_layers", "layer_types"), {})
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def layers_of(layers: int, layer_types: Any) -> ConfigKeys:
+    return ConfigKeys({"num_hidden_layers": layers, "layer_types": layer_types}, MISTRAL)
+
+
+@given(slides=st.lists(st.booleans(), min_size=1, max_size=9))
+def test_the_list_of_the_config_counts_whatever_the_family_has(slides: list[bool]) -> None:
+    given_types = [SLIDING if slide else FULL for slide in slides]
+    listed = layers_of(len(slides), given_types)
+    assert sliding_layers(listed, lambda index: not slides[index]) == slides
+    assert sliding_layers(layers_of(len(slides), None), slides.__getitem__) == slides
+    assert windows_of(listed, 7, bool) == [7 if slide else None for slide in slides]
+
+
+def test_a_list_of_another_length_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="num_hidden_layers = 3 but layer_types"):
+        sliding_layers(layers_of(3, [FULL, SLIDING]), bool)
+
+
+def test_a_kind_of_layer_that_is_not_computed_is_named() -> None:
+    with pytest.raises(CheckpointError, match="'chunked_attention' in layer_types; the mistral"):
+        sliding_layers(layers_of(2, [FULL, "chunked_attention"]), bool)

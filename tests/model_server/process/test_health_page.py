@@ -9,7 +9,13 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from model_server.process.health_page import NOTHING_CAME_S, HealthPage
+from model_server.process.health_page import (
+    NOTHING_CAME_S,
+    STUCK_S,
+    HealthPage,
+    LoopWatch,
+    why_not_ready,
+)
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import MODEL, Stream, serving
 from tests.model_server.waiting import until
@@ -146,3 +152,34 @@ async def test_a_model_server_of_no_cell_is_ready_when_its_model_is() -> None:
             assert served.server.servables.loading() == ()
             assert [each.model_id for each in served.server.servables.loaded()] == [MODEL]
     assert NOTHING_CAME_S > 5  # longer than an admin server takes to decide
+
+
+async def test_a_loop_that_moves_is_no_trouble_and_one_that_stands_is() -> None:
+    now = 0.0
+    watch = LoopWatch(lambda: now)
+    watch.start()
+    now = STUCK_S + 1  # nothing has ticked since
+    assert "has not moved for 61 s" in watch.trouble()
+    await asyncio.sleep(0)  # the loop moves
+    assert watch.trouble() == ""
+    watch.stop()
+
+
+LATER = NOTHING_CAME_S + 1
+
+
+def test_a_server_is_ready_once_it_has_joined_and_loads_nothing() -> None:
+    cases: list[tuple[float | None, tuple[str, ...], tuple[str, ...], str]] = [
+        (None, (), (), "not joined"),
+        (None, (), ("/sax/test/m",), "not joined"),
+        (LATER, ("/sax/test/b", "/sax/test/a"), (), "loading /sax/test/a, /sax/test/b"),
+        (LATER, ("/sax/test/m",), ("/sax/test/n",), "loading /sax/test/m"),
+        (1.0, (), (), "joined just now"),
+        (1.0, (), ("/sax/test/m",), ""),
+        (LATER, (), (), ""),
+        (float("inf"), (), (), ""),
+    ]
+    for joined_for_s, loading, loaded, reason in cases:
+        found = why_not_ready(joined_for_s=joined_for_s, loading=loading, loaded=loaded)
+        assert reason in found
+        assert bool(reason) == bool(found), (joined_for_s, loading, loaded)

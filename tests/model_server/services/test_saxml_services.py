@@ -11,7 +11,10 @@ import pytest
 import soundfile
 from PIL import Image
 
+from model_server.services.saxml_services import message_of
 from model_server.serving.batch_servable import BatchServable
+from model_server.sharing.audio.worker import decoded
+from sax.chat import Message, Sound
 from sax.errors import (
     Internal,
     InvalidRequest,
@@ -441,3 +444,15 @@ async def test_the_message_numbers_are_saxmls_of_vision_service(name: str) -> No
     assert message.SerializeToString() == b"\x0a\x01m\x12\x01i"
     service = vision_pb2.DESCRIPTOR.services_by_name["VisionService"]
     assert service.full_name == "sax.server.vision.VisionService"
+
+
+def test_samples_become_a_sound_of_the_same_samples() -> None:
+    samples = np.linspace(-1, 1, 777, dtype=np.float32)
+    audio = multimodal_pb2.AudioFloatSamples(sample=samples.tolist())
+    items = [multimodal_pb2.DataItem(audio_float_samples=audio), multimodal_pb2.DataItem(text="?")]
+    (message,) = message_of(items, "items")
+    sound, text = message.content
+    assert message == Message("user", (sound, "?"))
+    assert isinstance(sound, Sound)
+    assert (sound.name, text) == ("items[0].audio_float_samples", "?")
+    np.testing.assert_array_equal(decoded(sound.data, 1), samples)

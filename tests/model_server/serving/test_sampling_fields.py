@@ -212,7 +212,7 @@ CASES: dict[str, Case] = {
 GRAMMARS = {"json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"}
 # As have those of a beam search, which gives several whole answers (test_beam_request).
 BEAMS = {"beam_size", "length_penalty", "early_stopping", "tokens_per_beam"}
-# And the bound of reasoning, for models that reason (tests/model_server/serving/test_thinking).
+# And the bound of reasoning, for models that reason (chats/test_divided_answer.py).
 THINKING = {"max_thinking_tokens"}
 
 

@@ -21,7 +21,7 @@ from tests.end_to_end.seeing_model import CASE, seeing_model
 from tests.end_to_end.tool_template import TEMPLATE
 from tests.golden.sound_folder import write_case as write_whisper
 from tests.model_server.checkpoints.adapter_folder import write_demo_adapter
-from tests.model_server.loading.passes.test_classes import classifier
+from tests.model_server.loading.passes.test_embed_loading import classifier
 from tests.model_server.loading.vision.images import write_case as write_resnet
 from tests.model_server.models.media.media_cases import images_of
 from tests.model_server.tiny_bert import tiny_bert

@@ -27,7 +27,7 @@ from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.fake_images import MEDIA, answer, limits, request, seen
-from tests.model_server.engine.parts import test_forced as forced
+from tests.model_server.engine.parts import test_grammar as forced
 
 ITSELF = replace(MEDIA, bidirectional=True)
 

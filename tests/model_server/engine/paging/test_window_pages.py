@@ -27,7 +27,7 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     rows_of,
     small_limits,
 )
-from tests.model_server.engine.parts import test_forced as forced
+from tests.model_server.engine.parts import test_grammar as forced
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,

@@ -29,7 +29,7 @@ from tests.model_server.engine.fake_runner import (
     next_token,
     truly_likeliest,
 )
-from tests.model_server.engine.parts.test_forced import LIMITS, Forcing, served
+from tests.model_server.engine.parts.test_grammar import LIMITS, Forcing, served
 from tests.model_server.examples import examples
 
 ENDS = (50, 7, 51)  # of which the second is the closing mark

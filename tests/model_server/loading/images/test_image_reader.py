@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 
 from model_server.loading.images.image_reader import ImageReader
 from model_server.models.media.media_recipe import PreparedMedia
-from sax.chat import Image
-from sax.errors import QueueFull
+from sax.chat import Image, Sound
+from sax.errors import InvalidRequest, QueueFull
 from tests.model_server.fake_image_input import RECIPE, picture, prepare
 
 A, B = Image(picture(1, 2, 3, 4), "a"), Image(picture(5, 6, 7, 8), "b")
@@ -78,3 +80,44 @@ def test_images_that_live_are_bounded_and_the_cache_gives_way() -> None:
         await reader.read([B])
 
     asyncio.run(read())
+
+
+def prepare_sound(samples: np.ndarray) -> PreparedMedia:
+    pieces = samples[:, None]
+    places = np.zeros((len(pieces), 1), np.int32)
+    return PreparedMedia(pieces, places, (1, 1, 1), 1, "[]")
+
+
+HEARING = replace(RECIPE, kind="audio", form=None, prepare=prepare_sound, seconds=1)
+SAMPLES = (np.round(np.sin(np.arange(4_000)) * 2**14) / 2**15).astype(np.float32)
+
+
+def file_of(samples: np.ndarray, rate: int = 16_000) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format="WAV", subtype="PCM_16")
+    return file.getvalue()
+
+
+def test_samples_come_as_they_are_and_a_file_is_read_once() -> None:
+    async def read() -> None:
+        reader = ImageReader(HEARING)
+        sound = Sound(file_of(SAMPLES), "a")
+        first, second = await reader.read([sound, sound])
+        assert first is second
+        np.testing.assert_array_equal(np.frombuffer(first.pieces, "<f4"), SAMPLES)
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"no sound", "a: the sound is not a WAV, FLAC, MP3 or Ogg"),
+        (file_of(np.zeros(16_001)), "at most 1 s of each; send it in parts"),
+    ],
+)
+def test_a_sound_that_cannot_be_read_is_refused_by_its_name(data: bytes, text: str) -> None:
+    with pytest.raises(InvalidRequest, match="a: the sound") as caught:
+        asyncio.run(ImageReader(HEARING).read([Sound(data, "a")]))
+    assert text in caught.value.text
+    assert caught.value.param == "a"

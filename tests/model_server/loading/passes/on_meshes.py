@@ -18,7 +18,7 @@ from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from tests.model_server.loading.loads import quiet, spec_of
-from tests.model_server.loading.passes.test_classes import CASES, classifier
+from tests.model_server.loading.passes.test_embed_loading import CASES, classifier
 from tests.model_server.many_devices import write_results
 from tests.model_server.sentence_folders import golden_sentences, sentence_folder
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.model_server.loading.passes.test_classes import CASES
+from tests.model_server.loading.passes.test_embed_loading import CASES
 from tests.model_server.many_devices import results_by_set
 from tests.model_server.sentence_folders import golden_sentences
 

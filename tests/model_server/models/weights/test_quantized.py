@@ -13,14 +13,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.models.layers.layers import Embedding, Linear
 from model_server.models.weights.quantization import parse_quantize
-from model_server.models.weights.quantized import Quantized, byte_shape
-from model_server.models.weights.sharding import Layout, WeightPlacement
+from model_server.models.weights.quantized import Quantized, as_bytes, byte_shape, unpacked
+from model_server.models.weights.sharding import Layout, WeightPlacement, own_device
 from model_server.models.weights.weight import WeightForm, blueprint
 from tests.model_server.compiled_program import gathered_as_large_as, made_as_large_as
 from tests.model_server.small_weights import packed_weight
@@ -189,3 +190,29 @@ def test_a_divided_table_gives_its_rows_and_stays_where_it_is(form: str) -> None
     program = compiled(lambda leaves, t: module.assemble(leaves)(t), leaves, tokens)
     assert not made_as_large_as(program, leaves[0].size // 4)
     assert not gathered_as_large_as(program, leaves[0].size // 16)
+
+
+NUMBERS = np.random.default_rng(0).integers(-8, 8, (3, 4, 6))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 6), (12, 6), (72,)])
+def test_bytes_hold_the_same_numbers(shape: tuple[int, ...]) -> None:
+    numbers = NUMBERS.reshape(shape)
+    placed = jax.device_put(
+        numbers.astype(ml_dtypes.int4), own_device().sharding(shape, (None,) * len(shape))
+    )
+    carried = as_bytes(placed)
+    assert carried.dtype == jnp.uint8
+    assert carried.size == numbers.size // 2
+
+    def widened(array: jax.Array) -> jax.Array:
+        return unpacked(array).astype(jnp.int8)
+
+    program = jax.jit(widened).lower(carried).compile()
+    np.testing.assert_array_equal(program(carried), numbers)
+
+
+def test_other_arrays_stay_as_they_are() -> None:
+    plain = jnp.ones((2, 3), jnp.bfloat16)
+    assert as_bytes(plain) is plain
+    assert unpacked(plain) is plain

@@ -1,13 +1,21 @@
 """What a scraper reads over HTTP."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import urllib.request
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
 from model_server.flags.command_line import make_config
+from model_server.serving.metrics.registry import NAMES, OLDER, ModelServerMetrics
 from sax.activity import Activity
 from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
-from tests.model_server.fake_server import MODEL, Stream, serving
+from tests.model_server.fake_server import MODEL, Served, Stream, serving
 from tests.model_server.waiting import until
 
 
@@ -146,3 +154,92 @@ async def test_a_flag_leaves_vllms_names_out() -> None:
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
         assert "sax_requests_running" in text
         assert "vllm:" not in text
+
+
+OTHER = "/sax/test/m"
+
+
+def metrics(*, vllm_names: bool = True) -> ModelServerMetrics:
+    made = ModelServerMetrics(lambda: (), lambda: 0, vllm_names=vllm_names)
+    tally = made.tally(OTHER)
+    tally.interval.observe(0.03)
+    tally.interval.observe(0.3)
+    tally.ended.update({"stop": 3, "cancelled": 2, "refused": 5, "score": 1})
+    return made
+
+
+def families(registry: CollectorRegistry) -> dict[str, Metric]:
+    text = generate_latest(registry).decode()
+    return {each.name: each for each in text_string_to_metric_families(text)}
+
+
+def test_every_name_has_the_samples_of_ours() -> None:
+    found = families(metrics().registry)
+    for ours, theirs in (*NAMES, *OLDER):
+        assert found[theirs].type == found[ours].type
+        assert found[theirs].documentation == found[ours].documentation
+    ours, theirs = (
+        found["sax_inter_token_latency_seconds"],
+        found["vllm:inter_token_latency_seconds"],
+    )
+    assert [each.value for each in theirs.samples] == [each.value for each in ours.samples]
+    assert theirs.samples[0].labels == {"model_name": OTHER, "le": "0.001"}
+
+
+def test_no_name_is_given_twice() -> None:
+    theirs = [name for _, name in (*NAMES, *OLDER)]
+    assert len(theirs) == len(set(theirs))
+
+
+def test_an_end_has_the_reason_that_vllm_has_for_it() -> None:
+    found = families(metrics().registry)
+    reasons = {each.labels["finished_reason"]: each.value for each in ended(found)}
+    assert reasons == {"stop": 3, "abort": 2}
+
+
+def ended(found: dict[str, Metric]) -> list[Sample]:
+    samples = found["vllm:request_success"].samples
+    assert {each.name for each in samples} == {"vllm:request_success_total"}
+    return list(samples)
+
+
+def test_the_names_can_be_left_out() -> None:
+    found = families(metrics(vllm_names=False).registry)
+    assert "sax_requests_ended" in found
+    assert not [name for name in found if name.startswith("vllm:")]
+
+
+def test_the_process_tells_of_itself() -> None:
+    assert {"process_resident_memory_bytes", "process_open_fds"} <= set(
+        families(metrics().registry)
+    )
+
+
+OLD, NEW = "a" * 32, "b" * 32
+
+
+async def counted(served: Served) -> dict[str, float]:
+    """The figures by version and outcome."""
+    url = f"http://{served.server.metrics_address}/metrics"
+    page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
+    name = f'sax_version_requests_total{{model="{MODEL}",outcome='
+    lines = [line.removeprefix(name) for line in page.splitlines() if line.startswith(name)]
+    return {label: float(value) for label, _, value in (line.rpartition(" ") for line in lines)}
+
+
+async def test_answers_and_errors_are_counted_by_version() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        await served.load(MODEL, version=OLD)
+        stream = Stream(served)
+        await stream.ask(1, max_tokens=2)
+        await stream.ask(2, max_tokens=2)
+        await stream.ask(3, "x" * 10_000)  # more than the context holds
+        await stream.until_over(1, 2, 3)
+        found = await counted(served)
+        assert found == {f'"success",version="{OLD}"}}': 2.0, f'"error",version="{OLD}"}}': 1.0}
+
+        await served.load(MODEL, version=NEW)
+        assert await counted(served) == {
+            f'"success",version="{NEW}"}}': 0.0,
+            f'"error",version="{NEW}"}}': 0.0,
+        }

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import aclosing
+from typing import Any
 
 import numpy as np
 import pytest
 
+from model_server.loading.audio.loaded_audio import SpeechWindow, WrittenWindow
 from model_server.loading.images.sound_decoder import DecodedSound, SoundDecoder
 from model_server.serving.batch_servable import BatchServable
-from model_server.serving.passes.sounds import transcribed
+from model_server.serving.passes.sounds import (
+    TEMPERATURES,
+    Judged,
+    Piece,
+    Transcription,
+    compression_ratio,
+    cut,
+    judged,
+    temperatures_of,
+    transcribed,
+)
 from model_server.serving.query_cost import BatchCost
 from model_server.sharing.audio.process import SoundForm
-from sax.errors import NotLoaded, QueueFull
-from sax.speech.transcripts import TranscriptRequest, WholeTranscript, whole_transcript
-from tests.model_server.fake_sounds import FakeAudioRunner, fake_audio
+from sax.errors import InvalidRequest, NotLoaded, QueueFull
+from sax.speech.transcripts import (
+    TranscriptPart,
+    TranscriptRequest,
+    WholeTranscript,
+    whole_transcript,
+)
+from tests.model_server.fake_sounds import TOKENS, FakeAudioRunner, fake_audio
 from tests.model_server.waiting import until
 
 REQUEST = TranscriptRequest(model_id="/sax/test/ear", sound=b"sound")
@@ -129,3 +147,170 @@ async def test_a_sound_that_is_late_is_told_of_the_unload(ear: Ear) -> None:
     ear.decoder.held[0].set_result(SOUND)
     with pytest.raises(NotLoaded):
         await writing
+
+
+T = 1000  # the token of 0.00 s
+
+
+def test_pairs_of_timestamps_cut_and_the_next_window_begins_at_the_last() -> None:
+    found = cut((T, 1, 2, T + 10, T + 10, 3, T + 20, T + 20, 4), T, 100)
+    assert found.pieces == [
+        Piece(0.0, 0.2, (T, 1, 2, T + 10)),
+        Piece(0.2, 0.4, (T + 10, 3, T + 20)),
+    ]
+    assert found.frames == 40
+
+
+def test_a_timestamp_alone_at_the_end_says_that_nothing_follows() -> None:
+    found = cut((T, 1, T + 10, T + 12, 2, T + 30), T, 100)
+    assert [each.tokens for each in found.pieces] == [(T, 1, T + 10), (T + 12, 2, T + 30)]
+    assert found.frames == 100
+
+
+def test_without_pairs_the_window_is_one_segment() -> None:
+    for tokens, end in (((T, 1, 2), 1.0), ((T, 1, T + 20), 0.4), ((1, 2), 1.0), ((), 1.0)):
+        found = cut(tokens, T, 100)
+        assert found.pieces == [Piece(0.0, end, tokens)]
+        assert found.frames == 100
+
+
+def test_a_window_always_moves_on_and_never_past_its_end() -> None:
+    assert cut((T, T, 1), T, 100).frames == 100
+    assert cut((T, 1, T + 50, T + 50), T, 60).frames == 60
+
+
+def judge(text: str, logprob: float, no_speech: float = 0.0) -> Judged:
+    return judged(WrittenWindow((1, 2, 3), logprob, no_speech, None), text, 0.0)
+
+
+def test_a_likely_text_that_does_not_repeat_itself_is_good() -> None:
+    found = judge("the cat sat on the mat", -2.0)
+    assert (found.is_bad, found.is_silence, found.avg_logprob) == (False, False, -0.5)
+
+
+def test_repetition_and_unlikely_text_are_tried_again() -> None:
+    assert judge("again and again " * 20, -0.1).is_bad
+    assert judge("xyz", -8.0).is_bad
+
+
+def test_an_unlikely_text_where_nobody_speaks_is_silence_and_stands() -> None:
+    found = judge("xyz", -8.0, no_speech=0.7)
+    assert (found.is_bad, found.is_silence) == (False, True)
+    assert not judge("hello", -1.0, no_speech=0.9).is_silence
+
+
+def test_a_caller_that_names_a_temperature_gets_that_alone() -> None:
+    assert temperatures_of(0.0) == TEMPERATURES
+    assert temperatures_of(0.3) == (0.3,)
+
+
+def test_nothing_compresses_to_nothing() -> None:
+    assert compression_ratio("") == 0.0
+    assert compression_ratio("a") == pytest.approx(1 / 9)
+
+
+MELS = np.zeros((260, 8), np.float32)
+
+
+class Asked:
+    """Asks the fake runner, and changes its answers on request."""
+
+    def __init__(self) -> None:
+        (gate := threading.Event()).set()
+        self.loaded = fake_audio(gate)
+        assert isinstance(self.loaded.runner, FakeAudioRunner)
+        self.runner = self.loaded.runner
+        self.change: Callable[[SpeechWindow, WrittenWindow], WrittenWindow] = lambda _, given: given
+
+    async def ask(self, window: SpeechWindow) -> WrittenWindow:
+        (answer,) = self.runner.run([window])
+        return self.change(window, answer)
+
+    async def parts(self, frames: int = 250, **fields: Any) -> list[TranscriptPart]:
+        request = TranscriptRequest(model_id="/sax/test/ear", sound=b"", **fields)
+        made = Transcription(self.loaded, request, self.ask)
+        return [part async for part in made.parts(MELS, frames)]
+
+    async def text(self, **fields: Any) -> str:
+        parts = await self.parts(**fields)
+        return "".join(each.text for part in parts for each in part.segments)
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+async def test_windows_follow_each_other_and_the_last_one_ends_with_the_sound(asked: Asked) -> None:
+    segments = [each for part in await asked.parts() for each in part.segments]
+    assert [(each.start, each.end, each.text, each.seek) for each in segments] == [
+        (0.0, 1.0, " a", 0),
+        (1.0, 2.0, " b", 100),
+        (2.0, 2.5, " c", 200),
+    ]
+    assert [len(each.mels) for each in asked.runner.windows] == [100, 100, 60]
+
+
+async def test_the_language_is_heard_once(asked: Asked) -> None:
+    assert [each.language for each in await asked.parts()] == ["de"] * 3
+    german = TOKENS.languages["de"]
+    assert [each.language for each in asked.runner.windows] == [None, german, german]
+    await asked.parts(language="french")
+    assert asked.runner.windows[3].language == TOKENS.languages["fr"]
+
+
+async def test_the_text_before_guides_the_next_window(asked: Asked) -> None:
+    encode = asked.loaded.tokenizer.encode
+    await asked.parts(prompt="ab ")
+    first, second, third = (each.previous for each in asked.runner.windows)
+    assert first == tuple(encode(" ab", add_bos=False))
+    assert second[: len(first)] == first
+    assert second[len(first) + 1 : -1] == tuple(encode(" a", add_bos=False))
+    assert third[: len(second)] == second
+
+
+async def test_a_warm_text_is_no_guide(asked: Asked) -> None:
+    await asked.parts(temperature=0.9)
+    assert [each.previous for each in asked.runner.windows] == [()] * 3
+    assert {each.temperature for each in asked.runner.windows} == {0.9}
+
+
+async def test_a_bad_answer_is_tried_again_warmer_until_one_is_good(asked: Asked) -> None:
+    asked.change = lambda window, given: given._replace(
+        logprob=0.0 if window.temperature >= 0.4 else -100.0
+    )
+    segments = [each for part in await asked.parts(frames=100) for each in part.segments]
+    assert [each.temperature for each in asked.runner.windows] == [0.0, 0.2, 0.4]
+    assert [(each.text, each.temperature) for each in segments] == [(" c", 0.4)]
+
+
+async def test_the_warmest_answer_stands(asked: Asked) -> None:
+    asked.change = lambda _, given: given._replace(logprob=-100.0)
+    assert await asked.text(frames=100) == " f"
+    assert asked.runner.windows[-1].temperature == 1.0
+
+
+async def test_silence_says_nothing(asked: Asked) -> None:
+    asked.change = lambda _, given: given._replace(logprob=-100.0, no_speech=0.9)
+    assert await asked.parts() == []
+    assert len(asked.runner.windows) == 3
+
+
+async def test_segments_without_text_or_length_are_left_out(asked: Asked) -> None:
+    zero = TOKENS.timestamps
+    asked.change = lambda _, given: given._replace(tokens=(zero, *given.tokens[1:-1], zero + 5))
+    assert await asked.text(frames=100) == " a"
+    asked.change = lambda _, given: given._replace(tokens=(zero, zero + 50))
+    assert await asked.text(frames=100) == ""
+
+
+async def test_translation_is_another_task(asked: Asked) -> None:
+    await asked.parts(frames=100)
+    await asked.parts(frames=100, translate=True)
+    tasks = [each.task for each in asked.runner.windows]
+    assert tasks == [TOKENS.tasks["transcribe"], TOKENS.tasks["translate"]]
+
+
+async def test_a_language_that_it_does_not_know_is_refused_by_name(asked: Asked) -> None:
+    with pytest.raises(InvalidRequest, match=r"'klingon' is not one that .*\(en, de, fr\)"):
+        await asked.parts(language="klingon")

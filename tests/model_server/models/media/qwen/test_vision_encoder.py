@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from model_server.checkpoints.text_part import text_config
 from model_server.models.media.image_processor import Scales
+from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.media.qwen.vision_encoder import PatchGrid
-from sax.errors import InvalidRequest
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from model_server.serving.chats.placeholders import places_of, triples_of
+from model_server.sharing.images.forms import MultiplesForm
+from sax.errors import CheckpointError, InvalidRequest
+from tests.model_server.models.media.media_cases import (
+    first_of_each_type,
+    golden_media_of,
+    images_of,
+    load_media,
+    media_case_names,
+    prepared_of,
+)
+from tests.model_server.models.media.media_runs import positions_in, recipe_of
+from tests.model_server.models.refusals import refused_otherwise
+from tests.tools.golden.media.qwen import (
+    later_preprocessor,
+    preprocessor,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+)
 
 GRID = PatchGrid(
     patch=1,
@@ -55,3 +79,121 @@ def test_windows_come_one_after_the_other_and_those_at_the_edges_are_smaller() -
 def test_an_image_of_more_patches_than_were_loaded_for_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="becomes 72 patches, .*loaded for 64"):
         GRID(pixels(2, 36))
+
+
+CASES = [
+    pytest.param(name, marks=[pytest.mark.nightly] * (name not in first_of_each_type()))
+    for name in media_case_names()
+    if name.startswith("qwen") and "audio" not in name
+]
+
+
+def made(config: dict[str, Any], given: dict[str, Any] | None = None, **overrides: str) -> Recipe:
+    outer = text_config(config)
+    found = outer if given is None else {**outer, "preprocessor_config": given}
+    recipe = make_recipe("auto", found, overrides)
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def media_of(
+    config: dict[str, Any], given: dict[str, Any] | None = None, **overrides: str
+) -> MediaRecipe:
+    return recipe_of(made(config, given, **overrides))
+
+
+def form_of(recipe: MediaRecipe) -> MultiplesForm:
+    assert isinstance(recipe.form, MultiplesForm)
+    return recipe.form
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_patches_and_positions_are_those_of_the_reference_implementation(name: str) -> None:
+    recipe, golden = recipe_of(load_media(name)[2]), golden_media_of(name)
+    images = [prepared_of(recipe, image) for image in images_of(name)]
+    for number, image in enumerate(images):
+        np.testing.assert_allclose(image.pieces, golden[f"pieces_{number}"], atol=1e-5)
+    prompt = golden["prompt"]
+    places = places_of(list(prompt), recipe.token, [image.rows for image in images])
+    found, following = triples_of(len(prompt), places, [image.grid for image in images])
+    at = positions_in(recipe, prompt, images)
+    assert at is not None
+    np.testing.assert_array_equal(found.T, at)
+    assert following == at.max() + 1
+
+
+def test_older_and_newer_files_bound_the_pixels_of_an_image() -> None:
+    older = form_of(media_of(qwen2_5_vl({}), preprocessor()))
+    newer = form_of(media_of(qwen3_vl({}), later_preprocessor()))
+    saved = later_preprocessor(size={"min_pixels": 256, "max_pixels": 1920}, do_resize=None)
+    for form in (older, newer, form_of(media_of(qwen3_vl({}), saved))):
+        assert (form.factor, form.least, form.most, form.resample) == (8, 256, 1920, 3)
+
+
+def test_an_image_becomes_1280_tokens_at_most_unless_the_publish_says_more() -> None:
+    large = later_preprocessor(size={"shortest_edge": 256, "longest_edge": 64 * 10000})
+    usual, more = (
+        media_of(qwen3_vl({}), large),
+        media_of(qwen3_vl({}), large, IMAGE_PIXELS="640000"),
+    )
+    assert (usual.rows, form_of(usual).most) == (1280, 64 * 1280)
+    assert (more.rows, form_of(more).most) == (10000, 640000)
+    assert usual.pieces == (640, 1280, 2560, 5120)
+    assert isinstance(usual.prepare, PatchGrid)
+    assert usual.prepare.most == usual.pieces[-1]
+
+
+def test_pixels_beyond_the_checkpoints_bounds_are_refused() -> None:
+    for value in ("63", "64000000", '"many"'):
+        with pytest.raises(InvalidRequest, match="IMAGE_PIXELS"):
+            media_of(qwen3_vl({}), later_preprocessor(), IMAGE_PIXELS=value)
+
+
+def test_a_model_that_sees_nothing_has_no_bound_of_pixels() -> None:
+    config = qwen2_vl({}) | {"vision_config": None}
+    assert made(config).media is None
+    assert made(qwen2_vl({}), IMAGES="false").media is None
+    with pytest.raises(InvalidRequest, match="IMAGE_PIXELS bounds images"):
+        made(config, IMAGE_PIXELS="1000")
+
+
+def test_a_file_that_prepares_images_otherwise_is_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"patch_size": 5}, "patch_size = 5; supported: vision_config's, 4"),
+        ({"merge_size": 3}, "merge_size = 3; supported: vision_config's, 2"),
+        ({"temporal_patch_size": 1}, "temporal_patch_size = 1"),
+        ({"size": {"height": 9, "width": 9}}, "size = .*shortest_edge and longest_edge"),
+        ({"size": {"shortest_edge": 99, "longest_edge": 9}}, "at most its longest_edge"),
+        ({"size": {"shortest_edge": "small"}}, "min_pixels"),
+        ({"size": {"shortest_edge": 64}}, "max_pixels"),
+        ({"image_processor_type": "ViTImageProcessor"}, "the processors of Qwen2VL"),
+        ({"do_center_crop": True}, "keys that are not supported: do_center_crop"),
+    ]
+
+    def make(given: dict[str, Any]) -> MediaRecipe:
+        return media_of(qwen3_vl({}), later_preprocessor(**given))
+
+    assert refused_otherwise(make, cases, CheckpointError) == {}
+
+
+def test_a_tower_that_is_not_computed_is_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"out_hidden_size": 40}, "vectors of 40 numbers; those of the language model have 48"),
+        ({"num_heads": 4}, "24 numbers of a patch in 4 heads"),
+        ({"num_position_embeddings": 35}, "must form a square"),
+        ({"deepstack_visual_indexes": [0, 3]}, "give a list of its 3 layers, from 0"),
+        ({"deepstack_visual_indexes": [0, 1, 2, 2]}, "feeds 4 layers .*, which has 3"),
+        ({"in_channels": 4}, "in_channels = 4"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters = .*rope_type axial"),
+        ({"window": 3}, "window = 3"),
+    ]
+
+    def make(changes: dict[str, Any]) -> MediaRecipe:
+        return media_of(qwen3_vl(changes), later_preprocessor())
+
+    assert refused_otherwise(make, cases, CheckpointError) == {}
+
+
+def test_windows_smaller_than_a_vector_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="window_size = 7, less than the 8 pixels"):
+        media_of(qwen2_5_vl({"window_size": 7}), preprocessor())
