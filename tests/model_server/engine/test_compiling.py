@@ -1,4 +1,6 @@
-"""Programs that are compiled ahead are there, once each, when they are asked for."""
+"""Programs that are compiled ahead are there, once each, when they are asked for, by the compiler's
+options for their devices.
+"""
 
 from __future__ import annotations
 
