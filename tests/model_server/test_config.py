@@ -1,4 +1,6 @@
-"""Flags become one checked value; a wrong one is refused in words."""
+"""Flags become one checked value, and a wrong one is refused in words; how a server is known and
+ends.
+"""
 
 import os
 import signal

@@ -1,4 +1,6 @@
-"""Adapters beside their base in one engine, against the base with the adapter merged by numpy."""
+"""Adapters beside their base in one engine, quantised or not, against the base with the adapter
+merged by numpy.
+"""
 
 from __future__ import annotations
 

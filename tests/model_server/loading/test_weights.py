@@ -1,4 +1,6 @@
-"""Weights come from the checkpoint or from a seed, and what does not match is named."""
+"""Weights come from the checkpoint or from a seed, quantised ones in any regions, and what does not
+match is named.
+"""
 
 from __future__ import annotations
 

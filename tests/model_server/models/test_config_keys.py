@@ -1,4 +1,6 @@
-"""Every complaint about a config.json names its key; null and absent are told apart."""
+"""Every complaint about a config.json names its key; null and absent are told apart, and layers
+slide as it lists them.
+"""
 
 from __future__ import annotations
 

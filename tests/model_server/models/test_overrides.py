@@ -1,4 +1,4 @@
-"""Overrides are checked, never passed over."""
+"""Overrides, those of chats and draft tokens among them, are checked, never passed over."""
 
 from __future__ import annotations
 

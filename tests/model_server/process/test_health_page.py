@@ -1,4 +1,4 @@
-"""What probes and scrapers see, over real HTTP."""
+"""What probes and scrapers see, over real HTTP, and what makes them see it."""
 
 import asyncio
 import socket

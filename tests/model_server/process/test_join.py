@@ -1,4 +1,6 @@
-"""The heartbeat, against a real gRPC admin that only counts."""
+"""The heartbeat, against a real gRPC admin that only counts, and the admin server of --admin_port,
+which lives as long as its parent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says of the programs that it finds or does not find."""
+"""Which set of programs fits a server, and what it says of those that it finds or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Modelet face over real gRPC: loads, unloads and status of arithmetic models."""
+"""The Modelet and Control faces over real gRPC: loads, unloads and status of arithmetic models, and
+whose terms count.
+"""
 
 from __future__ import annotations
 

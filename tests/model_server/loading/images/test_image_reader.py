@@ -1,4 +1,4 @@
-"""Images are read once, kept by their content and owner, and bounded while they live."""
+"""Images and sounds are read once, kept by content and owner, and bounded while they live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The real loader on a tiny BERT (the real MiniLM: see test_minilm.py)."""
+"""The real loader on a tiny BERT (the real MiniLM: see test_minilm.py), and heads of classifiers
+against transformers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that are added to the tokens' vectors."""
+"""Positions that are added to the tokens' vectors, and angles in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LmCloudSpmd as Saxml registers it."""
+"""LmCloudSpmd as Saxml registers it, and its decoder, property by property."""
 
 from __future__ import annotations
 

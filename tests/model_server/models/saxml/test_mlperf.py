@@ -1,4 +1,4 @@
-"""The GPT-J classes, with the defaults that Saxml gives them."""
+"""The GPT-J and GPT-3 classes, with the defaults that Saxml gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The last chunk of an answer comes once the whole was checked, and says what is wrong with it."""
+"""The last chunk of an answer comes once the whole was checked, its calls by the schemas of their
+tools, and says what is wrong with it.
+"""
 
 from __future__ import annotations
 

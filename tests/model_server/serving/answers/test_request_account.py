@@ -1,4 +1,4 @@
-"""When a request arrived, began and had its tokens."""
+"""When a request arrived, began and had its tokens, as times and as spans."""
 
 import asyncio
 from dataclasses import replace

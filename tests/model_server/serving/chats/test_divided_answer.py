@@ -1,4 +1,6 @@
-"""What divides an answer is told with its first token; constraints hold behind the reasoning."""
+"""What divides an answer is told with its first token; constraints hold behind the reasoning, whose
+length has a bound.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scraper reads over HTTP."""
+"""What a scraper reads over HTTP, by our names, vLLM's, and versions."""
 
 from __future__ import annotations
 

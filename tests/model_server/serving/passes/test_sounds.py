@@ -1,4 +1,4 @@
-"""A model of sounds between the decoder and its batches, with a decoder that waits."""
+"""Sounds on their way to batches: windows, segments, and answers that are tried again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A chat whose last message is continued ends behind that message's text, whatever the text."""
+"""A chat whose last message is continued ends behind that message's text, whatever the text;
+templates get contents in the form that they take.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers of strangers are bounded when they are read, and encode within limits."""
+"""Tokenizers of strangers are bounded by their steps as they are read, and encode within limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: the figures of known outcomes, as JSON, as text and as pictures; goodput and percentiles."""
+"""Reports: the figures of known outcomes, as JSON, text and pictures; goodput and percentiles."""
 
 from __future__ import annotations
 

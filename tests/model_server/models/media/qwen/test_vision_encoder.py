@@ -1,4 +1,6 @@
-"""Images are cut into patches in the order in which they are merged."""
+"""Images are cut into patches in the order in which they are merged; settings are read, bounded, or
+refused in words.
+"""
 
 from __future__ import annotations
 
