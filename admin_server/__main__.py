@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from admin_server.assignment.autoscaler import ScalingTiming
 from admin_server.cell_config import with_configured_root
@@ -21,6 +22,9 @@ from sax.flags.parser import ServerParser
 from sax.flags.process_logs import ProcessLogs, add_log_flags
 from sax.names import CellId
 
+Add = Callable[..., object]  # argparse's add_argument
+
+_log = logging.getLogger("admin_server")
 _YOUNG = 50_000  # new live objects; about those of one large round
 _MIDDLE = 20
 _FULL = 200
@@ -32,8 +36,6 @@ def collect_seldom() -> None:
     gc.freeze()  # modules are never freed
     gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
 
-
-_log = logging.getLogger("admin_server")
 
 _EXAMPLES = """\
 examples:
@@ -131,7 +133,27 @@ def _parser() -> ServerParser:
         "it.",
         epilog=_EXAMPLES,
     )
-    add = parser.add_argument
+    _add_addresses(parser.add_argument, default)
+    _add_state(parser.add_argument, default)
+    _add_scaling(parser.add_argument, default.scaling)
+    _add_kubernetes(parser.add_argument, default)
+    parser.add_argument(
+        "--sax_admin_exp_assigner",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="Saxml's switch for several models on one server, which changes nothing here: models "
+        "always share servers by memory",
+    )
+    add_log_flags(parser)
+    add_security_flags(
+        parser,
+        "who may publish, join model servers and change every model: operators, model servers; "
+        "* for everyone",
+    )
+    return parser
+
+
+def _add_addresses(add: Add, default: AdminConfig) -> None:
     add("--sax_cell", default=str(default.cell), help="cell name (default %(default)s)")
     add("--host", default=default.host, help="address to listen on (default %(default)s)")
     add("--port", type=int, default=default.port, help="gRPC port; 0 for any (default %(default)s)")
@@ -142,6 +164,9 @@ def _parser() -> ServerParser:
         help="HTTP port of the status page, /status.json, /healthz, /readyz and /metrics; 0 for "
         "any, -1 for none (default %(default)s)",
     )
+
+
+def _add_state(add: Add, default: AdminConfig) -> None:
     add(
         "--fs_root",
         help="folder or URL (file://, s3://, gs://, az://, memory://) for the durable "
@@ -176,25 +201,18 @@ def _parser() -> ServerParser:
         help="refuse a change that takes the --fs_root store longer than this many seconds "
         "(default %(default)g)",
     )
-    scaling = default.scaling
+
+
+def _add_scaling(add: Add, scaling: ScalingTiming) -> None:
     for flag, seconds, text in (
-        (
-            "--scale_up_s",
-            scaling.up_s,
-            "seconds the queue must exceed its target before adding replicas",
-        ),
-        (
-            "--scale_down_s",
-            scaling.down_s,
-            "seconds one replica fewer must be enough before removing it",
-        ),
-        (
-            "--scale_idle_s",
-            scaling.idle_s,
-            "seconds without requests before removing the last replica",
-        ),
+        ("--scale_up_s", scaling.up_s, "the queue must exceed its target before adding replicas"),
+        ("--scale_down_s", scaling.down_s, "one replica fewer must be enough before removing it"),
+        ("--scale_idle_s", scaling.idle_s, "without requests before removing the last replica"),
     ):
-        add(flag, type=float, default=seconds, help=f"{text} (default %(default)s)")
+        add(flag, type=float, default=seconds, help=f"seconds {text} (default %(default)s)")
+
+
+def _add_kubernetes(add: Add, default: AdminConfig) -> None:
     add(
         "--kubernetes",
         metavar="FOLDER",
@@ -212,20 +230,6 @@ def _parser() -> ServerParser:
         default=default.kubernetes_limit,
         help="maximum number of those objects, whatever is published (default %(default)s)",
     )
-    add(
-        "--sax_admin_exp_assigner",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="Saxml's switch for several models on one server, which changes nothing here: models "
-        "always share servers by memory",
-    )
-    add_log_flags(parser)
-    add_security_flags(
-        parser,
-        "who may publish, join model servers and change every model: operators, model servers; "
-        "* for everyone",
-    )
-    return parser
 
 
 if __name__ == "__main__":

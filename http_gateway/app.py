@@ -100,32 +100,45 @@ def create_app(
         metrics=metrics,
         images=ImageFetcher(MediaHosts.parse(config.media_hosts)),
     )
-    saxml = SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend)
     # FastAPI's own pages load scripts from a CDN, and need its own /openapi.json.
     app = FastAPI(
         title="sax", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.openapi = cache(partial(_document, app))
-    app.include_router(DocsRoutes(app.openapi).router())
-    app.include_router(PageRoutes().router())
-    app.include_router(CellRoutes(client).router())
-    app.include_router(saxml.router())
-    openai = OpenAiRoutes(backend)
-    app.include_router(openai.router())
     mcp = mcp or McpServers(urls=read_mcp_servers(config.mcp_servers))
-    app.include_router(AnthropicRoutes(backend, mcp).router())
-    app.include_router(OllamaRoutes(backend).router())
-    app.include_router(OllamaModelRoutes(backend).router())
-    app.include_router(OllamaChangeRoutes(backend).router())
-    embeddings = EmbeddingRoutes(backend)
-    app.include_router(embeddings.router())
-    limiter = Limiter()
+    openai, embeddings, limiter = OpenAiRoutes(backend), EmbeddingRoutes(backend), Limiter()
+    for routes in (
+        OpsRoutes(catalog, metrics, generation, closed=authentication.on),
+        DocsRoutes(app.openapi),
+        PageRoutes(),
+        CellRoutes(client),
+        SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend),
+        openai,
+        AnthropicRoutes(backend, mcp),
+        OllamaRoutes(backend),
+        OllamaModelRoutes(backend),
+        OllamaChangeRoutes(backend),
+        embeddings,
+    ):
+        app.include_router(routes.router())
     app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings, mcp)
-    app.include_router(AudioRoutes(backend).router())
-    app.include_router(RelevanceRoutes(backend).router())
-    app.include_router(TokenRoutes(backend).router())
-    app.include_router(LlamaCppRoutes(backend).router())
+    for kind in (AudioRoutes, RelevanceRoutes, TokenRoutes, LlamaCppRoutes):
+        app.include_router(kind(backend).router())
+    _add_middleware(app, backend, authentication, limiter, tracer)
+    _explain_errors(app, generation)
+    return app
+
+
+def _add_middleware(
+    app: FastAPI,
+    backend: Backend,
+    authentication: Authentication,
+    limiter: Limiter,
+    tracer: Tracer,
+) -> None:
+    """The last one sees a request first."""
+    config, metrics = backend.config, backend.metrics
+    generation = config.saxml_generation
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)
@@ -143,10 +156,11 @@ def create_app(
         generation=generation,
     )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
-
     app.add_middleware(LenientFields, below="/" if config.lenient else "/api/")
     allow_origins(app, config.cors_origins)
 
+
+def _explain_errors(app: FastAPI, generation: int) -> None:
     async def explain(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 405:
             error = HTTPException(405, headers={"Allow": methods_of(app.routes, request.scope)})
@@ -154,7 +168,6 @@ def create_app(
 
     for kind in (SaxError, ValidationError, HTTPException):
         app.add_exception_handler(kind, explain)
-    return app
 
 
 def _keep(

@@ -46,62 +46,61 @@ class Emit(StrEnum):
     KUBERNETES = "kubernetes"
 
 
+def _server_flag(name: str) -> Any:
+    spelled = (f"--{name.replace('_', '-')}", f"--{name}")
+    return typer.Option(*spelled, help=f"--{name} of the model servers.")
+
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A registered model path, a checkpoint (GGUF, Hugging Face folder, Orbax, also at "
+        "gs:// or s3://), a config.json, or a well-known name such as meta-llama/Llama-3-70B.",
+    ),
+]
+SliceName = Annotated[
+    str,
+    typer.Option(
+        metavar="SLICE", help='TPU slice, e.g. v5e:4x8; "auto" picks the smallest that fits.'
+    ),
+]
+PageSize = Annotated[int | None, _server_flag("page_size")]
+CacheBytes = Annotated[int | None, _server_flag("kv_cache_bytes")]
+MemoryBytes = Annotated[int | None, _server_flag("memory_limit_bytes")]
+CachedTokens = Annotated[
+    int | None, typer.Option(help="Cached tokens per sequence to predict speeds for.")
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="Compile all layers instead of extrapolating from a few.")
+]
+PlotFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.svg", help="Write a plot of the roofline.")
+]
+ValuesFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the values for Kubernetes manifests.")
+]
+Emitted = Annotated[Emit | None, typer.Option(help="Print the values instead of the table.")]
+
+
 def plan(
     ctx: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A registered model path, a checkpoint (GGUF, Hugging Face folder, Orbax, also at "
-            "gs:// or s3://), a config.json, or a well-known name such as meta-llama/Llama-3-70B.",
-        ),
-    ],
-    topology: Annotated[
-        str,
-        typer.Option(
-            metavar="SLICE", help='TPU slice, e.g. v5e:4x8; "auto" picks the smallest that fits.'
-        ),
-    ],
+    model: ModelName,
+    topology: SliceName,
     chip: Chip = None,
     model_path: ModelPath = None,
     override: Overrides = None,
     slots: Slots = None,
-    page_size: Annotated[
-        int | None,
-        typer.Option("--page-size", "--page_size", help="--page_size of the model servers."),
-    ] = None,
+    page_size: PageSize = None,
     max_context: MaxContext = None,
-    kv_cache_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--kv-cache-bytes", "--kv_cache_bytes", help="--kv_cache_bytes of the model servers."
-        ),
-    ] = None,
-    memory_limit_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--memory-limit-bytes",
-            "--memory_limit_bytes",
-            help="--memory_limit_bytes of the model servers.",
-        ),
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(help="Cached tokens per sequence to predict speeds for.")
-    ] = None,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Compile all layers instead of extrapolating from a few."),
-    ] = False,
+    kv_cache_bytes: CacheBytes = None,
+    memory_limit_bytes: MemoryBytes = None,
+    context: CachedTokens = None,
+    full: Full = False,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Write a plot of the roofline.")
-    ] = None,
-    values: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the values for Kubernetes manifests.")
-    ] = None,
-    emit: Annotated[
-        Emit | None, typer.Option(help="Print the values instead of the table.")
-    ] = None,
+    plot: PlotFile = None,
+    values: ValuesFile = None,
+    emit: Emitted = None,
 ) -> None:
     """Plan a model for a TPU slice.
 
