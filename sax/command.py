@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
@@ -76,6 +77,16 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
             raise InvalidRequest(f"{quoted(pair)}: {quoted(value)} is not JSON; {remedy}") from None
         overrides[key] = value
     return overrides
+
+
+def read_file(name: str) -> bytes:
+    """Return the bytes of a file; "-" reads stdin. Raises InvalidRequest."""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as exc:
+        raise InvalidRequest(f"{quoted(name)} cannot be read: {exc.strerror}") from exc
 
 
 def tokens_of(text: str | None) -> int | Literal["auto"] | None:

@@ -26,11 +26,10 @@ from sax.auth.security import OPEN_TO_ALL, Security
 from sax.errors import InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.scaling import check_replicas
-from sax.wire.chips import encode_chip, encode_topology
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.models import decode_spec, encode_published, encode_share
 from sax.wire.rpc import server_options
-from sax.wire.servers import decode_join, encode_joined
+from sax.wire.servers import decode_join, encode_joined, encode_stats
 
 # Strict requests: refuse large ones, and unknown fields by name.
 #
@@ -206,18 +205,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Stats(
         self, request: admin_pb2.StatsRequest, context: Context
     ) -> admin_pb2.StatsResponse:
-        stats = self._cell.stats(request.model_id)
-        return admin_pb2.StatsResponse(
-            model_server_type_stats=[
-                admin_pb2.ModelServerTypeStat(
-                    chip_type=encode_chip(chip),
-                    chip_topology=encode_topology(topology),
-                    num_replicas=count,
-                )
-                for (chip, topology), count in sorted(stats.by_type.items())
-            ],
-            num_servers_by_servable_model_path=stats.by_path,
-        )
+        return encode_stats(self._cell.stats(request.model_id))
 
     async def WatchLoc(
         self, request: admin_pb2.WatchLocRequest, context: Context

@@ -9,8 +9,7 @@ import asyncio
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from admin_server.assignment.autoscaler import ScalingTiming
@@ -56,6 +55,7 @@ from sax.errors import (
 from sax.format import describe_paths
 from sax.overrides.saxml_overrides import override_warnings
 from sax.types import (
+    CellStats,
     Event,
     JoinedServer,
     ModelSpec,
@@ -63,19 +63,12 @@ from sax.types import (
     ReplicaStatus,
     ServableStatus,
     ServerInfo,
+    ServerTypeStat,
     Version,
 )
 
 if TYPE_CHECKING:
     from admin_server.provisioning.provisioner import Provisioner
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Number of servers of each type, and of servers for each model path."""
-
-    by_type: Mapping[tuple[str, str], int]  # chip type, chip topology
-    by_path: Mapping[str, int]
 
 
 class Cell:
@@ -274,7 +267,7 @@ class Cell:
         if name:
             check_cell(self.ledger.state, name)
 
-    def stats(self, model_id: str) -> Stats:
+    def stats(self, model_id: str) -> CellStats:
         """Stats of all servers ("" or this cell), or of those where this model is ready."""
         servers = self.servers()
         if model_id.count("/") == 2:
@@ -285,8 +278,9 @@ class Cell:
             ready = report.ready if report else frozenset[str]()
             servers = [server for server in servers if server.info.address in ready]
         infos = [server.info for server in servers]
-        return Stats(
-            Counter((info.chip_type, info.chip_topology) for info in infos),
+        types = Counter((info.chip_type, info.chip_topology) for info in infos)
+        return CellStats(
+            tuple(ServerTypeStat(*kind, count) for kind, count in sorted(types.items())),
             Counter(path for info in infos for path in set(info.model_paths)),
         )
 

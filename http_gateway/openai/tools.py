@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from http_gateway import modes
@@ -17,17 +17,6 @@ from sax.format import quoted, shortened
 
 FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,128}$"
 _NAME = re.compile(FUNCTION_NAME_PATTERN)
-
-
-def read_tools(functions: Iterable[dict[str, Any]], path: str, parameters: str) -> tuple[Tool, ...]:
-    """Read functions of any API family.
-
-    path: of a function, with {} for its number. parameters: name of the field that holds a schema.
-    Raises InvalidRequest or UnsupportedParameter naming the part.
-    """
-    tools = tuple(to_tool(each, path.format(n), parameters) for n, each in enumerate(functions))
-    check_tools(tools, path)
-    return tools
 
 
 def check_tools(tools: Sequence[Tool], path: str) -> None:

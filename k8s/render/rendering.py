@@ -21,6 +21,7 @@ from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
 from k8s.render.rights import MODEL_SERVER, folder_commands, impersonation_commands
 from sax.errors import Internal
+from sax.format import on_one_line
 
 _ADMIN_POLICY = "sax-admin-server"
 _ACCOUNT = "iam.gke.io/gcp-service-account"
@@ -133,7 +134,8 @@ def _heading(order: Order, placed: SlicePlacement, published: PublishCommand, co
         "",
         *_steps(order, placed, published),
     ]
-    return "".join(f"# {_one_line(line)}".rstrip() + "\n" for line in lines)
+    # No text can end a comment early.
+    return "".join(f"# {on_one_line(line)}".rstrip() + "\n" for line in lines)
 
 
 def _what(order: Order, placed: SlicePlacement) -> list[str]:
@@ -267,8 +269,3 @@ def _pathways_accounts(order: Order) -> tuple[str, ...]:
     if not order.is_pathways or order.pathways.directory:
         return ()
     return (MODEL_SERVER, "default") if order.kind == PATHWAYS else (MODEL_SERVER,)
-
-
-def _one_line(text: str) -> str:
-    """Replace unprintable characters, so that no text can end a comment early."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

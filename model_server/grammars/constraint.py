@@ -96,11 +96,6 @@ class ReadConstraint(NamedTuple):
     dropped: frozenset[str]  # keywords of its schemas that the grammar does not hold
 
 
-def grammar_of(constraint: Constraint, specials: Mapping[str, int]) -> str:
-    """Return the grammar of `read_constraint`."""
-    return read_constraint(constraint, specials).grammar
-
-
 def read_constraint(
     constraint: Constraint, specials: Mapping[str, int], *, any_of_one: bool = False
 ) -> ReadConstraint:

@@ -30,6 +30,7 @@ from sax.command import (
     tokens_of,
 )
 from sax.errors import InvalidRequest, SaxError
+from sax.format import on_one_line
 from sax.slices import GENERATIONS, Machine, slice_of
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def kubernetes_values(where: Slice, model: str) -> str:
     there = slice_of(where.topology, _machine_of(where).name)
     return "\n".join(
         [
-            f"# One replica of {_on_one_line(model)} on {where.topology}, by sax plan.",
+            f"# One replica of {on_one_line(model)} on {where.topology}, by sax plan.",
             f"hosts: {there.hosts}",
             f"chipsPerHost: {there.chips_per_host}",
             f"machineType: {there.machine.name}",
@@ -253,7 +254,3 @@ def _machine_of(where: Slice) -> Machine:
             param="emit",
         )
     return found[0]
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -65,10 +65,6 @@ def transition(status: ServableStatus, event: StatusEvent) -> ServableStatus:
     return after
 
 
-def holds_memory(status: ServableStatus) -> bool:
-    return status in (_LOADING, _LOADED, _UNLOADING)
-
-
 class Servable(Protocol):
     """A loaded model. Runs on the event loop."""
 

@@ -73,10 +73,6 @@ class RequestRoute(StrEnum):
     MM_SCORE = "MultimodalService/Score"
     ADMIN_PUBLISH = "Admin/Publish"
 
-    @property
-    def is_http(self) -> bool:
-        return self.startswith("/")
-
 
 class Kind(Enum):
     """Shape of a field's value."""

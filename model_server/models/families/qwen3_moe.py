@@ -6,7 +6,7 @@ Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flax import nnx
@@ -21,6 +21,7 @@ from model_server.models.families.decoder_recipe import (
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
@@ -60,7 +61,21 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
     shape, sparse = attention_shape(keys, window=window), sparse_layers(keys)
-    attention, dense, routed = normed_attention(keys), gated_ffw(keys), routed_ffw(keys)
+    return decoder_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shape=shape,
+        ropes=[rope_of(keys.all, shape.head_dim)] * len(sparse),
+        layer=layer_of(keys, shape, sparse, routed_ffw(keys)),
+        windows=[window] * len(sparse),
+    )
+
+
+def layer_of(
+    keys: ConfigKeys, shape: AttentionShape, sparse: Sequence[bool], routed: BuildFfw
+) -> Callable[[int, WeightForm], PreNormLayer]:
+    """Return what builds the layer of an index; those that are `sparse` have experts."""
+    attention, dense = normed_attention(keys), gated_ffw(keys)
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
@@ -71,14 +86,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             (routed if sparse[index] else dense)(prefix, form),
         )
 
-    return decoder_recipe(
-        keys,
-        serving(values, keys.whole("max_position_embeddings")),
-        shape=shape,
-        ropes=[rope_of(keys.all, shape.head_dim)] * len(sparse),
-        layer=layer,
-        windows=[window] * len(sparse),
-    )
+    return layer
 
 
 def sparse_layers(keys: ConfigKeys) -> list[bool]:

@@ -21,6 +21,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import read_sent
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
+from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.split_name import part_names
 from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.media.encoder_weights import encoder_problems
@@ -252,7 +253,7 @@ def _template(report: Report, checkpoint: Checkpoint) -> None:
 
 def stored_files(path: str, checkpoint: Checkpoint) -> list[StoredFile]:
     """Return the files of a local checkpoint; for one in a bucket its URL, with size 0."""
-    place = _local(path)
+    place = local_place(path)
     if place is None:
         return [StoredFile(path, 0)]
     if checkpoint.format in ("orbax", "pax") and place.is_dir():
@@ -283,14 +284,14 @@ _PATTERN = {"gguf": "*.gguf", "safetensors": "*.safetensors"}
 
 
 def _gguf(path: str) -> list[tuple[str, int]]:
-    place = _local(path)
+    place = local_place(path)
     assert place is not None, "GGUF files are read from local paths"
     with closing(open_parts(place if place.is_file() else next(place.glob("*.gguf")))) as parts:
         return [(t.kind.name, t.nbytes) for t in parts.header.tensors.values()]
 
 
 def _safetensors(path: str) -> list[tuple[str, int]]:
-    place = _local(path)
+    place = local_place(path)
     assert place is not None, "Hugging Face folders are read from local paths"
     stored = StoredTensors(place, lambda error: None)
     try:
@@ -309,10 +310,3 @@ def _readable(checkpoint: Checkpoint) -> Iterable[tuple[str, int]]:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _local(path: str) -> Path | None:
-    scheme, separator, rest = path.partition("://")
-    if separator and scheme != "file":
-        return None
-    return Path(rest if separator else path).expanduser()

@@ -36,7 +36,6 @@ class Case:
 
 
 _INT8 = {"QUANTIZE": '"int8"'}
-_INT8_ALL = {"QUANTIZE": '"int8"', "KV_CACHE_DTYPE": '"int8"'}
 
 
 def _eights(context: int, **more: str) -> dict[str, str]:

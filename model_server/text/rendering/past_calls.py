@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from sax.call_form import FUNCTIONS_ID, INDEX, NAME, IdForm
 from sax.chat import Message, ToolCall
+from sax.format import whole_characters
 
 # The key under which arguments stand that are no JSON, as Anthropic's documentation names it.
 INVALID_JSON = "INVALID_JSON"
@@ -49,29 +50,23 @@ def read_arguments(source: str) -> tuple[dict[str, Any], str] | None:
             continue
         if not isinstance(value, dict):
             return None
-        return cast("dict[str, Any]", whole(value)), _whole_text(text)
+        return cast("dict[str, Any]", whole(value)), whole_characters(text)
     if not source.startswith("{") or len(source) > _LONGEST_CUT:
         return None
-    kept = {INVALID_JSON: _whole_text(source)}
+    kept = {INVALID_JSON: whole_characters(source)}
     return kept, json.dumps(kept, ensure_ascii=False)
 
 
 def whole(value: Any) -> Any:
     """Return a JSON value without halves of surrogate pairs, which UTF-8 cannot write."""
     if isinstance(value, str):
-        return _whole_text(value)
+        return whole_characters(value)
     if isinstance(value, list):
         return [whole(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {_whole_text(key): whole(each) for key, each in items}
+        return {whole_characters(key): whole(each) for key, each in items}
     return value
-
-
-def _whole_text(text: str) -> str:
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|"|[{}\[\],:]', re.DOTALL)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.command import AsJson
-from sax.errors import InvalidRequest
-from sax.format import quoted
+from sax.command import AsJson, read_file
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest, whole_transcript
 
 
@@ -43,7 +39,7 @@ def transcribe(
       sax transcribe /sax/test/whisper talk.mp3 --times --language de
       sax transcribe /sax/test/whisper - --json < talk.ogg
     """
-    sound = _read(file)
+    sound = read_file(file)
     parts: list[TranscriptPart] = []
     with open_client(ctx) as client:
         request = TranscriptRequest(
@@ -67,13 +63,3 @@ def _show(part: TranscriptPart, times: bool) -> None:
     for each in part.segments:
         before = f"{each.start:.2f}\t{each.end:.2f}\t" if times else ""
         print(before + each.text.strip(), flush=True)
-
-
-def _read(name: str) -> bytes:
-    """Return the bytes of a file; "-" reads stdin. Raises InvalidRequest."""
-    if name == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(name).read_bytes()
-    except OSError as exc:
-        raise InvalidRequest(f"{quoted(name)} cannot be read: {exc.strerror}") from exc

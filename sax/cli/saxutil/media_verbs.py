@@ -13,8 +13,7 @@ from pathlib import Path
 from sax.cli.saxutil.ascii_table import as_number
 from sax.cli.saxutil.language_verbs import EXTRA, PROXY
 from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
-from sax.errors import InvalidRequest
-from sax.format import quoted
+from sax.command import read_file
 from sax.proto import multimodal_pb2
 from sax.saxml.model import AudioModel, MultimodalModel, VisionModel
 
@@ -105,16 +104,6 @@ def mm_embed(call: SaxutilCall) -> None:
     with handle.client:
         reply = MultimodalModel(handle).Embed(request, call.options())
     show(("Embedding",), [(", ".join(map(as_number, reply.embedding.values)),)])
-
-
-def read_file(name: str) -> bytes:
-    """Return the bytes of a file; "-" reads stdin. Raises InvalidRequest."""
-    if name == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(name).read_bytes()
-    except OSError as exc:
-        raise InvalidRequest(f"{quoted(name)} cannot be read: {exc.strerror}") from exc
 
 
 def _items(words: Sequence[str]) -> list[multimodal_pb2.DataItem]:

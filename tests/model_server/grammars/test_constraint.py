@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.constraint import Constraint, read_constraint
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 
@@ -24,7 +24,7 @@ def tokenizer() -> LLTokenizer:
 
 def allows(schema: dict[str, Any], *texts: str) -> list[bool]:
     """Whether each text is an answer under the schema."""
-    grammar = grammar_of(Constraint("json_schema", json.dumps(schema)), {})
+    grammar = read_constraint(Constraint("json_schema", json.dumps(schema)), {}).grammar
     matcher = LLMatcher(tokenizer(), grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     found: list[bool] = []

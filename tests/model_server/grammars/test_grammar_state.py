@@ -20,7 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 from model_server.grammars import grammar_state
 from model_server.grammars.closing import Closings
 from model_server.grammars.compiler import GrammarCompiler, ll_tokenizer
-from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.constraint import Constraint, read_constraint
 from model_server.grammars.grammar_state import (
     CompiledGrammar,
     GrammarStateCounts,
@@ -68,7 +68,7 @@ def closings() -> Closings:
 
 
 def matcher_of(constraint: Constraint) -> LLMatcher:
-    return LLMatcher(known(), grammar_of(constraint, {}), log_level=0)
+    return LLMatcher(known(), read_constraint(constraint, {}).grammar, log_level=0)
 
 
 def way_from(constraint: Constraint, begun: str = "", room: int = 400) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.constraint import Constraint, read_constraint
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer
@@ -81,7 +81,8 @@ def test_answers_are_what_the_format_says(
 
 def test_control_tokens_in_a_text_are_those_tokens() -> None:
     tree = tag("<|im_start|>", NUMBER, "")
-    source = grammar_of(Constraint("structural_tag", json.dumps({"format": tree})), SPECIALS)
+    asked = Constraint("structural_tag", json.dumps({"format": tree}))
+    source = read_constraint(asked, SPECIALS).grammar
     assert "<[1]>" in json.loads(source)["grammars"][0]["lark_grammar"]
     assert "<|im_start|>" not in json.loads(source)["grammars"][0]["lark_grammar"]
 
@@ -115,6 +116,6 @@ def deep() -> dict[str, Any]:
 )
 def test_what_cannot_be_kept_to_is_refused_by_its_path(tree: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        grammar_of(Constraint("structural_tag", json.dumps({"format": tree})), {})
+        read_constraint(Constraint("structural_tag", json.dumps({"format": tree})), {})
     assert refused.value.param == "structural_tag"
     assert path in str(refused.value)

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import BuildAttention
+from model_server.models.families.dense.glm import attention_of
 from model_server.models.families.experts.mlp_layers import routed_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import partial_rope
 from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
-from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.recipe import Family, Recipe
-from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
     "solar_open",
@@ -49,20 +47,10 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         values,
         shapes=[shape] * layers,
         ropes=[partial_rope(keys, shape.head_dim, share=1.0)] * layers,
-        attention=_attention(keys),
+        attention=attention_of(keys),
         sparse=[True] * layers,
         routed=routed_ffw(keys),
     )
-
-
-def _attention(keys: ConfigKeys) -> BuildAttention:
-    biased = keys.flag("attention_bias")
-
-    def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
-        sources = AttentionSources.hugging_face(f"{prefix}.self_attn", biased=biased)
-        return Attention(shape, sources, form)
-
-    return build
 
 
 FAMILY = Family("solar_open", ("solar_open",), "Solar Open", configure, own_types_only=True)

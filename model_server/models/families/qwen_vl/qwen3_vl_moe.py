@@ -11,16 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
+from model_server.models.families.decoder_recipe import decoder_recipe
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.qwen3 import normed_attention
-from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
+from model_server.models.families.qwen3_moe import layer_of, routed_ffw, sparse_layers
 from model_server.models.families.qwen_vl.qwen3_vl import rope, vision
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.media.qwen.vision_encoder import OUTER, TOKENS
 from model_server.models.recipe import Family, Recipe, serving
-from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
     "qwen3_vl_moe",
@@ -53,24 +50,13 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys.only("norm_topk_prob", True)
     shape, sparse = attention_shape(keys), sparse_layers(keys)
     apart, upright = keys.flag("experts_apart"), keys.flag("experts_upright")
-    attention, dense = normed_attention(keys), gated_ffw(keys)
     routed = routed_ffw(keys, together=not apart, turned=not (apart or upright))
-
-    def layer(index: int, form: WeightForm) -> PreNormLayer:
-        prefix = f"model.layers.{index}"
-        return PreNormLayer(
-            norm_of(keys, f"{prefix}.input_layernorm"),
-            attention(prefix, shape, form),
-            norm_of(keys, f"{prefix}.post_attention_layernorm"),
-            (routed if sparse[index] else dense)(prefix, form),
-        )
-
     recipe = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shape=shape,
         ropes=[rope(keys, shape.head_dim)] * len(sparse),
-        layer=layer,
+        layer=layer_of(keys, shape, sparse, routed),
     )
     return replace(recipe, media=vision(keys, values, recipe.embed))
 
