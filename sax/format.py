@@ -33,14 +33,6 @@ def on_one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-def whole_characters(text: str) -> str:
-    """Return the text with pairs of surrogates joined, and halves of pairs replaced: escapes of
-    JSON and of Python can write both, and UTF-8 neither."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def without_long_words(text: str) -> str:
     """Shorten every long word of a message: whatever it is, it is input."""
     return _LONG_WORD.sub(lambda word: shortened(word[0]), text)

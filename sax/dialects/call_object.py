@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 from sax.dialects.json_scan import JsonScan
 from sax.dialects.text_reader import TextReader
-from sax.format import whole_characters
 
 _BLANK = r"[ \n\t\r]{0,16}"
 _ARGUMENTS = ("arguments", "parameters")
@@ -127,6 +126,14 @@ def call_of(
         return None
     id = next((whole[key] for key in _IDS if isinstance(whole.get(key), str)), "")
     return (name, whole_characters(source), id) if isinstance(name, str) else None
+
+
+def whole_characters(text: str) -> str:
+    """Return the text with pairs of surrogates joined, and halves of pairs replaced: escapes of
+    JSON and of Python can write both, and UTF-8 neither."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _is_object(source: str) -> bool:

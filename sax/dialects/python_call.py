@@ -8,8 +8,8 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 
+from sax.dialects.call_object import whole_characters
 from sax.dialects.text_reader import TextReader
-from sax.format import whole_characters
 
 MOST_CALL = 32 << 10  # characters of one call: some 30 ms
 _DEEPEST = 32  # brackets in one another

@@ -1,14 +1,19 @@
-"""Codec for model servers: join, GetStatus, and their listing."""
+"""Codec for model servers: join, GetStatus, and their listing; Saxml's numbers of chips.
+
+Their texts are derived from the enum's names, so a new chip needs only a line in the proto.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields
+from typing import cast
 
 from sax.activity import IDLE, Activity
 from sax.memory_parts import MemoryParts
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
+from sax.proto.admin_pb2 import ModelServer
 from sax.types import (
     CellStats,
     JoinedServer,
@@ -18,13 +23,27 @@ from sax.types import (
     ServerTypeStat,
     Traffic,
 )
-from sax.wire.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from sax.wire.statuses import decode_progress, decode_state, encode_progress, encode_state
 
 _NAMES = tuple(each.name for each in fields(Activity))
 
 _ACTIVE = modelet_pb2.GetStatusResponse.ServerStatus.ACTIVE
 _DORMANT = modelet_pb2.GetStatusResponse.ServerStatus.DORMANT
+
+UNKNOWN = "unknown"  # chip or topology
+# Casts: at run time a protobuf enum is a plain int.
+_CHIPS = {
+    name.removeprefix("CHIP_TYPE_").removeprefix("GPU_").replace("_", "").lower(): cast(
+        ModelServer.ChipType, number
+    )
+    for name, number in ModelServer.ChipType.items()
+}
+_TOPOLOGIES = {
+    name.removeprefix("CHIP_TOPOLOGY_").lower(): cast(ModelServer.ChipTopology, number)
+    for name, number in ModelServer.ChipTopology.items()
+}
+_CHIP_TEXTS: dict[int, str] = {number: text for text, number in _CHIPS.items()}
+_TOPOLOGY_TEXTS: dict[int, str] = {number: text for text, number in _TOPOLOGIES.items()}
 
 
 def encode_join(info: ServerInfo, *, leaving: bool = False) -> admin_pb2.JoinRequest:
@@ -321,3 +340,22 @@ def decode_activity(msg: common_pb2.Activity) -> Activity:
     values = {name: getattr(msg, name) for name in _NAMES}
     good = {name: value for name, value in values.items() if value > 0 and math.isfinite(value)}
     return Activity(**good)
+
+
+def encode_chip(text: str) -> ModelServer.ChipType:
+    """Return the number of "tpuv5e", "h100", "cpu" ...; else CHIP_TYPE_UNKNOWN."""
+    return _CHIPS.get(text.lower(), _CHIPS[UNKNOWN])
+
+
+def decode_chip(number: int) -> str:
+    return _CHIP_TEXTS.get(number, UNKNOWN)
+
+
+def encode_topology(text: str) -> ModelServer.ChipTopology:
+    """Return the number of "4x8", "1" ...; else CHIP_TOPOLOGY_UNKNOWN."""
+    shape = text.lower().removesuffix("_untwisted").removesuffix("_twisted")
+    return _TOPOLOGIES.get(shape, _TOPOLOGIES[UNKNOWN])
+
+
+def decode_topology(number: int) -> str:
+    return _TOPOLOGY_TEXTS.get(number, UNKNOWN)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
-from model_server.kernels.media_vectors import vectors_of
 from model_server.kernels.whole import no_pages, whole_batch
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Linear
@@ -75,32 +72,6 @@ def embedded(decoder: Decoder, tokens: jax.Array) -> jax.Array:
     rows, columns = tokens.shape
     at = jnp.tile(jnp.arange(columns, dtype=jnp.int32), rows)
     return decoder.embed(tokens.reshape(-1), at).reshape(rows, columns, -1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeMedia:
-    """Images or sounds in whole inputs, for `hidden_with_media`."""
-
-    buffer: jax.Array  # f32[M, D * (1 + levels)]: tokens below 0 stand for row -1 - token
-    levels: int = 0  # first layers that add vectors of their own
-    positions: jax.Array | None = None  # i32[3, B, T]; None: tokens are counted
-    ahead: jax.Array | None = None  # i32[B, T], as `PagedBatch.block_ahead`
-
-
-def hidden_with_media(
-    decoder: Decoder, tokens: jax.Array, lengths: jax.Array, media: WholeMedia
-) -> jax.Array:
-    """Return normalised hidden states f32[B, T, D] of tokens i32[B, T], some below 0."""
-    rows, columns = tokens.shape
-    batch = whole_batch(lengths, columns, ahead=media.ahead)
-    pages = [no_pages()] * len(decoder.layers)
-    at = _rotated(decoder, lengths, columns).reshape(-1)
-    if media.positions is not None:
-        at = media.positions.reshape(3, -1)
-    flat = tokens.reshape(-1)
-    vectors = vectors_of(flat, media.buffer, media.levels)
-    made, _ = decoder(flat, at, pages, batch, vectors)
-    return made.reshape(rows, columns, -1)
 
 
 def hidden_of(

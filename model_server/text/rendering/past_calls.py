@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from sax.call_form import FUNCTIONS_ID, INDEX, NAME, IdForm
 from sax.chat import Message, ToolCall
-from sax.format import whole_characters
+from sax.dialects.call_object import whole_characters
 
 # The key under which arguments stand that are no JSON, as Anthropic's documentation names it.
 INVALID_JSON = "INVALID_JSON"

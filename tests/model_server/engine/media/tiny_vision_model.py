@@ -33,13 +33,13 @@ from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.random_weights import random_weights
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.rope import axes_in_turn
-from model_server.models.layers.whole_decoder import WholeMedia, hidden_with_media
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE, Layout
 from model_server.models.weights.weight import WeightForm, blueprint, leaf_shapes, weight
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.tiny import PAGE
+from tests.model_server.models.media.whole_media import WholeMedia, hidden_with_media
 
 EMBED, PIECE, PER_ROW, MOST = 32, 5, 2, 64
 GREEDY = Sampling(0.0, 0, 1.0, seed=0)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.models.layers.whole_decoder import WholeMedia, hidden_with_media
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.recipe import Recipe
+from tests.model_server.models.media.whole_media import WholeMedia, hidden_with_media
 
 
 def recipe_of(recipe: Recipe) -> MediaRecipe:
