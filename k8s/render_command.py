@@ -60,92 +60,116 @@ _DOES_NOT_FIT = 1
 _OURS = "# Made by sax "
 
 
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="As for `sax plan`: a registered model path, a checkpoint, a config.json, or "
+        "a well-known name such as meta-llama/Llama-3-70B.",
+    ),
+]
+SliceName = Annotated[
+    str,
+    typer.Option(
+        metavar="SLICE",
+        help='TPU slice per replica, e.g. v5e:4x8; "auto" picks the smallest that fits.',
+    ),
+]
+StateBucket = Annotated[
+    str, typer.Option(metavar="gs://BUCKET", help="Bucket for the state of the cell.")
+]
+Replicas = Annotated[int, typer.Option(help="Number of replicas, each on its own slice.")]
+Kind = Annotated[
+    str,
+    typer.Option(
+        metavar="jobset|one-jobset|leaderworkerset|pathways|pathways-jobset",
+        help="One JobSet per replica (recommended: a lost host restarts only its replica), "
+        "one JobSet for all replicas as in Google's tutorial, a LeaderWorkerSet, or a "
+        "PathwaysJob per replica: one model server for several slices. pathways-jobset is "
+        "the JobSet that a PathwaysJob becomes, for clusters without its controller.",
+    ),
+]
+Part = Annotated[
+    str, typer.Option(metavar="control|servers|all", help="Part of the cell to render.")
+]
+SetName = Annotated[
+    str, typer.Option(help="Name of the set; with one object per replica, -0, -1, ... follow.")
+]
+CellName = Annotated[str, typer.Option(metavar="/sax/CELL", help="Name of the cell.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace; default: kubectl's.")
+]
+PublishAs = Annotated[
+    str | None,
+    typer.Option(metavar="/sax/CELL/NAME", help="Published name; default: derived from MODEL."),
+]
+Reserve = Annotated[
+    bool, typer.Option("--reserve", help="Reserve these servers for this model.")
+]
+ImageRegistry = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Registry of the sax images."
+    ),
+]
+Tag = Annotated[
+    str | None, typer.Option(help="Tag of the sax images; default: this version.")
+]
+ServiceAccountEmail = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME@PROJECT.iam.gserviceaccount.com",
+        help="Google service account that the pods use for the bucket; default: their own "
+        "identity.",
+    ),
+]
+MachineType = Annotated[
+    str | None, typer.Option(help="Machine type; default: the one the slice is planned with.")
+]
+FlexStart = Annotated[
+    bool,
+    typer.Option("--flex-start", help="Use flex-start nodes, created once capacity is free."),
+]
+Spot = Annotated[
+    bool, typer.Option("--spot", help="Use spot nodes, which may go away.")
+]
+NoPlan = Annotated[
+    bool,
+    typer.Option(
+        "--no-plan", help="Skip the check that the model fits; no TPU compiler needed."
+    ),
+]
+OutputDir = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k` instead."),
+]
+
+
 def render(
     ctx: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="As for `sax plan`: a registered model path, a checkpoint, a config.json, or "
-            "a well-known name such as meta-llama/Llama-3-70B.",
-        ),
-    ],
-    topology: Annotated[
-        str,
-        typer.Option(
-            metavar="SLICE",
-            help='TPU slice per replica, e.g. v5e:4x8; "auto" picks the smallest that fits.',
-        ),
-    ],
-    bucket: Annotated[
-        str, typer.Option(metavar="gs://BUCKET", help="Bucket for the state of the cell.")
-    ],
-    replicas: Annotated[int, typer.Option(help="Number of replicas, each on its own slice.")] = 1,
+    model: ModelName,
+    topology: SliceName,
+    bucket: StateBucket,
+    replicas: Replicas = 1,
     chip: Chip = None,
-    kind: Annotated[
-        str,
-        typer.Option(
-            metavar="jobset|one-jobset|leaderworkerset|pathways|pathways-jobset",
-            help="One JobSet per replica (recommended: a lost host restarts only its replica), "
-            "one JobSet for all replicas as in Google's tutorial, a LeaderWorkerSet, or a "
-            "PathwaysJob per replica: one model server for several slices. pathways-jobset is "
-            "the JobSet that a PathwaysJob becomes, for clusters without its controller.",
-        ),
-    ] = "jobset",
-    only: Annotated[
-        str, typer.Option(metavar="control|servers|all", help="Part of the cell to render.")
-    ] = "all",
-    name: Annotated[
-        str, typer.Option(help="Name of the set; with one object per replica, -0, -1, ... follow.")
-    ] = "sax-model-server-set",
-    cell: Annotated[str, typer.Option(metavar="/sax/CELL", help="Name of the cell.")] = "/sax/test",
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Namespace; default: kubectl's.")
-    ] = None,
-    publish_as: Annotated[
-        str | None,
-        typer.Option(metavar="/sax/CELL/NAME", help="Published name; default: derived from MODEL."),
-    ] = None,
-    reserve: Annotated[
-        bool, typer.Option("--reserve", help="Reserve these servers for this model.")
-    ] = False,
-    image_registry: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Registry of the sax images."
-        ),
-    ] = None,
-    tag: Annotated[
-        str | None, typer.Option(help="Tag of the sax images; default: this version.")
-    ] = None,
-    service_account_email: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME@PROJECT.iam.gserviceaccount.com",
-            help="Google service account that the pods use for the bucket; default: their own "
-            "identity.",
-        ),
-    ] = None,
-    machine_type: Annotated[
-        str | None, typer.Option(help="Machine type; default: the one the slice is planned with.")
-    ] = None,
+    kind: Kind = "jobset",
+    only: Part = "all",
+    name: SetName = "sax-model-server-set",
+    cell: CellName = "/sax/test",
+    namespace: Namespace = None,
+    publish_as: PublishAs = None,
+    reserve: Reserve = False,
+    image_registry: ImageRegistry = None,
+    tag: Tag = None,
+    service_account_email: ServiceAccountEmail = None,
+    machine_type: MachineType = None,
     model_path: ModelPath = None,
     override: Overrides = None,
     slots: Slots = None,
     max_context: MaxContext = None,
-    flex_start: Annotated[
-        bool,
-        typer.Option("--flex-start", help="Use flex-start nodes, created once capacity is free."),
-    ] = False,
-    spot: Annotated[
-        bool, typer.Option("--spot", help="Use spot nodes, which may go away.")
-    ] = False,
-    no_plan: Annotated[
-        bool,
-        typer.Option(
-            "--no-plan", help="Skip the check that the model fits; no TPU compiler needed."
-        ),
-    ] = False,
+    flex_start: FlexStart = False,
+    spot: Spot = False,
+    no_plan: NoPlan = False,
     slices: Slices = 1,
     elastic_slices: ElasticSlices = 0,
     max_slice_restarts: MaxSliceRestarts = None,
@@ -162,10 +186,7 @@ def render(
     worker_grace_seconds: WorkerGraceSeconds = None,
     worker_priority_class: WorkerPriorityClass = None,
     enable_metrics_collection: MetricsCollection = False,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k` instead."),
-    ] = None,
+    output_dir: OutputDir = None,
 ) -> None:
     """Print Kubernetes manifests that serve a model on TPU slices of Kubernetes Engine.
 

@@ -32,97 +32,117 @@ from sax.errors import InvalidRequest, LoadFailed
 from sax.host import machine_memory, open_warning
 
 
+Folder = Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")]
+CompileCache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for compiled steps, kept between starts.",
+        show_default="~/.cache/sax/compiled",
+    ),
+]
+CellName = Annotated[str, typer.Option(help="Name of the cell.")]
+Host = Annotated[
+    str,
+    typer.Option(help="Address the gateway listens on; 0.0.0.0 serves other machines too."),
+]
+Port = Annotated[int, typer.Option(help="Port of the gateway.")]
+AdminPort = Annotated[int, typer.Option(help="Port of the admin server.")]
+ModelPort = Annotated[int, typer.Option(help="Port of the model server.")]
+StatusPort = Annotated[
+    int, typer.Option(help="Port of the admin server's status page.")
+]
+MetricsPort = Annotated[
+    int, typer.Option(help="Port of the model server's metrics.")
+]
+Servers = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help=f"Number of model servers; each one's ports are {PORT_STRIDE} above the last's.",
+    ),
+]
+Hosts = Annotated[
+    int,
+    typer.Option(min=1, help="Processes per model server; together they serve as one replica."),
+]
+DevicesPerHost = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of CPU devices that each process simulates.",
+        show_default="as many as it has",
+    ),
+]
+GroupPort = Annotated[
+    int, typer.Option(help="Port at which a model server's hosts meet.")
+]
+Islands = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Number of processes whose devices the model servers compute on, through a "
+        "Pathways proxy server; a model is on each, and outlives any one.",
+        show_default="none: model servers compute themselves",
+    ),
+]
+DevicesPerIsland = Annotated[
+    int, typer.Option(min=1, help="Number of CPU devices that each island simulates.")
+]
+PathwaysPort = Annotated[
+    int,
+    typer.Option(help="Port of the proxy server of the islands, whose other ports follow."),
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Python module that registers custom models in the model server; repeatable.",
+    ),
+]
+SaxmlGeneration = Annotated[
+    int, typer.Option(min=1, max=2, help="Generation of Saxml's HTTP replies to imitate.")
+]
+Tokens = Annotated[
+    Path | None,
+    typer.Option(
+        help="Require callers to send a token whose hash is in this file; see "
+        "`sax token --help`.",
+        show_default="no authentication",
+    ),
+]
+AdminAcl = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="With --tokens: principals that may publish; must include the owner of this "
+        "cell's SAX_TOKEN.",
+    ),
+]
+
+
 def cell_plan(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")] = Path(
-        ".sax"
-    ),
-    compile_cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for compiled steps, kept between starts.",
-            show_default="~/.cache/sax/compiled",
-        ),
-    ] = None,
-    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "/sax/test",
-    host: Annotated[
-        str,
-        typer.Option(help="Address the gateway listens on; 0.0.0.0 serves other machines too."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the gateway.")] = GATEWAY_PORT,
-    admin_port: Annotated[int, typer.Option(help="Port of the admin server.")] = ADMIN_PORT,
-    model_port: Annotated[int, typer.Option(help="Port of the model server.")] = MODEL_PORT,
-    status_port: Annotated[
-        int, typer.Option(help="Port of the admin server's status page.")
-    ] = ADMIN_STATUS_PORT,
-    metrics_port: Annotated[
-        int, typer.Option(help="Port of the model server's metrics.")
-    ] = MODEL_METRICS_PORT,
-    servers: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help=f"Number of model servers; each one's ports are {PORT_STRIDE} above the last's.",
-        ),
-    ] = 1,
-    hosts: Annotated[
-        int,
-        typer.Option(min=1, help="Processes per model server; together they serve as one replica."),
-    ] = 1,
-    devices_per_host: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of CPU devices that each process simulates.",
-            show_default="as many as it has",
-        ),
-    ] = None,
-    group_port: Annotated[
-        int, typer.Option(help="Port at which a model server's hosts meet.")
-    ] = GROUP_PORT,
-    islands: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Number of processes whose devices the model servers compute on, through a "
-            "Pathways proxy server; a model is on each, and outlives any one.",
-            show_default="none: model servers compute themselves",
-        ),
-    ] = 0,
-    devices_per_island: Annotated[
-        int, typer.Option(min=1, help="Number of CPU devices that each island simulates.")
-    ] = 1,
-    pathways_port: Annotated[
-        int,
-        typer.Option(help="Port of the proxy server of the islands, whose other ports follow."),
-    ] = PATHWAYS_PORT,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Python module that registers custom models in the model server; repeatable.",
-        ),
-    ] = None,
-    saxml_generation: Annotated[
-        int, typer.Option(min=1, max=2, help="Generation of Saxml's HTTP replies to imitate.")
-    ] = 2,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            help="Require callers to send a token whose hash is in this file; see "
-            "`sax token --help`.",
-            show_default="no authentication",
-        ),
-    ] = None,
-    admin_acl: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="With --tokens: principals that may publish; must include the owner of this "
-            "cell's SAX_TOKEN.",
-        ),
-    ] = "",
+    folder: Folder = Path(".sax"),
+    compile_cache: CompileCache = None,
+    cell: CellName = "/sax/test",
+    host: Host = "127.0.0.1",
+    port: Port = GATEWAY_PORT,
+    admin_port: AdminPort = ADMIN_PORT,
+    model_port: ModelPort = MODEL_PORT,
+    status_port: StatusPort = ADMIN_STATUS_PORT,
+    metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    servers: Servers = 1,
+    hosts: Hosts = 1,
+    devices_per_host: DevicesPerHost = None,
+    group_port: GroupPort = GROUP_PORT,
+    islands: Islands = 0,
+    devices_per_island: DevicesPerIsland = 1,
+    pathways_port: PathwaysPort = PATHWAYS_PORT,
+    imports: Imports = None,
+    saxml_generation: SaxmlGeneration = 2,
+    tokens: Tokens = None,
+    admin_acl: AdminAcl = "",
 ) -> CellPlan:
     """Make a plan from the options of `up` and `demo`. Raises InvalidRequest."""
     return CellPlan(
