@@ -78,19 +78,22 @@ async def test_a_foreign_file_is_named_in_health_and_harms_nothing_while_the_lea
         assert f"sax/test/{kind}/notes.txt" in status.json()["warnings"][0]
 
 
-pytestmark = pytest.mark.skipif(not own_mark(), reason="this system has no /proc")
+needs_proc = pytest.mark.skipif(not own_mark(), reason="this system has no /proc")
 
 
+@needs_proc
 def test_this_very_process_is_here():
     assert not is_gone(own_mark())
 
 
+@needs_proc
 def test_a_process_that_ended_is_gone():
     code = "from admin_server.leadership.leadership import own_mark; print(own_mark())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert is_gone(told.stdout.strip())
 
 
+@needs_proc
 def test_a_number_that_was_given_to_another_process_is_not_the_one_of_the_mark():
     machine, pid, started = own_mark().split()
     assert is_gone(f"{machine} {pid} {int(started) + 1}")
