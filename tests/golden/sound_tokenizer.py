@@ -27,10 +27,6 @@ TIMESTAMPS = len(_LETTERS) + len(_CONTROL)
 _SPOKEN = {_LETTERS.index(letter) for letter in "\u0120abcdefghijklmnopqrstuvwxyz,."}
 
 
-def vocab_of(positions: int) -> int:
-    return TIMESTAMPS + positions + 1
-
-
 def tokenizer_json(positions: int) -> str:
     """Return tokenizer.json of a model whose encoder has so many positions of 20 ms."""
     made = Tokenizer(BPE({letter: index for index, letter in enumerate(_LETTERS)}, []))

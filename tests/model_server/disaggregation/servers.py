@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc.aio
 
@@ -168,9 +167,3 @@ class Caller:
 
 def tokens(chunks: Sequence[TokenChunk]) -> list[int]:
     return [token for chunk in chunks for token in chunk.token_ids]
-
-
-def memory_of(child: Child) -> int:
-    """Resident bytes of a process."""
-    pages = int(Path(f"/proc/{child.process.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -46,7 +46,6 @@ def numbers(*shape: int) -> np.ndarray:
 
 
 STORED = Arrays(a=numbers(6, 5), b=numbers(4, 5), c=numbers(2, 5), d=numbers(4, 5), v=numbers(6))
-FUSED = numbers(12, 5)
 SOURCES: dict[str, tuple[WeightSource, np.ndarray]] = {
     "tensor": (Tensor("a"), STORED.arrays["a"]),
     "joined": (

@@ -13,7 +13,6 @@ IDLE = "idle"
 MOMENTS = (IDLE, "compile", "first execute", "copy", "put", "fetch")
 
 Loss = Literal["no", "maybe", "yes"]
-_CLIENT_GOES_S = 4.5  # a proxy server asks a silent client after two seconds, and waits as long
 # Seconds that each role is stopped for; of a worker: within its lease of 2 s, about it, beyond it.
 _STOPS: dict[str, tuple[tuple[float, float], ...]] = {
     "manager": ((0.3, 1.5), (2.5, 5.0)),
