@@ -245,14 +245,7 @@ def _parts(parts: MemoryParts) -> dict[str, int] | None:
 
 
 def _progress(progress: Progress | None) -> dict[str, Any] | None:
-    if progress is None:
-        return None
-    return {
-        "phase": progress.phase,
-        "done": progress.done,
-        "total": progress.total,
-        "unit": progress.unit,
-    }
+    return None if progress is None else asdict(progress)
 
 
 def _event(event: Event) -> dict[str, Any]:

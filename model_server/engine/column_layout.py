@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -48,6 +48,16 @@ def logit_rows(bucket: Bucket, limits: EngineLimits) -> int:
 def row_counts(buckets: Iterable[Bucket], limits: EngineLimits) -> tuple[int, ...]:
     """Return each R of the buckets once, in rising order."""
     return tuple(sorted({logit_rows(bucket, limits) for bucket in buckets}))
+
+
+def places_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Map each name to (offset, shape) in one vector."""
+    places: dict[str, tuple[int, tuple[int, ...]]] = {}
+    offset = 0
+    for name, shape in shapes.items():
+        places[name] = (offset, shape)
+        offset += math.prod(shape)
+    return places
 
 
 @dataclass(frozen=True)
@@ -110,12 +120,7 @@ class ColumnLayout:
             **({"adapters": (t,)} if self.limits.adapters else {}),
             **dict.fromkeys(ROW_COLUMNS, (r,)),
         }
-        parts: dict[str, tuple[int, tuple[int, ...]]] = {}
-        offset = 0
-        for name, shape in shapes.items():
-            parts[name] = (offset, shape)
-            offset += math.prod(shape)
-        return parts
+        return places_of(shapes)
 
     @cached_property
     def size(self) -> int:

@@ -11,7 +11,6 @@ step do.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.column_layout import ColumnLayout
+from model_server.engine.column_layout import ColumnLayout, places_of
 from model_server.engine.compiling import options_for
 from model_server.engine.running.ops import Beginning
 from model_server.engine.slot_state import unpack
@@ -58,12 +57,7 @@ class DraftLayout:
             **dict.fromkeys(("starts", "tokens", "counts"), (self.rows,)),
             "depth": (),  # draft tokens that follow each other, at most
         }
-        parts: dict[str, tuple[int, tuple[int, ...]]] = {}
-        offset = 0
-        for name, shape in shapes.items():
-            parts[name] = (offset, shape)
-            offset += math.prod(shape)
-        return parts
+        return places_of(shapes)
 
     @property
     def size(self) -> int:
