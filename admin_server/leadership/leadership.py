@@ -32,6 +32,8 @@ from sax.names import CellId
 from sax.storage.object_store import ObjectStore, StoreUnavailable
 from sax.types import ServerInfo
 
+_log = logging.getLogger(__name__)
+
 # Decide, from the leader's beats, whether a cell has a live leader.
 #
 # Pure, and by the follower's own clock alone: the clocks of two machines need not agree. A wrong
@@ -186,7 +188,6 @@ def _is_ours(name: str) -> bool:
     return name == LOCATION or bool(_NUMBERED.fullmatch(name) or _PROBE.fullmatch(name))
 
 
-_log = logging.getLogger(__name__)
 _FAREWELL_S = 2.0  # for the last beat of a leader that stops
 
 # Raises StoreUnavailable, and errors that waiting does not fix.

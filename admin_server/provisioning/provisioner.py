@@ -30,6 +30,8 @@ from admin_server.provisioning.templates import object_for
 from sax.errors import Unavailable
 from sax.names import CellId
 
+_log = logging.getLogger(__name__)
+
 # Delay actions until they have been right for a while, so that a brief absence rents no machines.
 #
 # Tracks since when each action has been decided on.
@@ -96,7 +98,6 @@ class RetiredObjects:
             self._names.pop(name, None)
 
 
-_log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 60.0
 _NOTHING = Decision((), {}, frozenset(), frozenset())
 

@@ -20,6 +20,8 @@ from sax.storage.object_store import (
     StoreUnavailable,
 )
 
+_log = logging.getLogger(__name__)
+
 
 class StoreHealth:
     """The outcome of the last write. Lives on the event loop."""
@@ -73,7 +75,6 @@ class StoreHealth:
         self.foreign = foreign
 
 
-_log = logging.getLogger(__name__)
 _NAMED = 5  # foreign objects named in a warning
 
 

@@ -140,8 +140,6 @@ class PrefillServer:
             asking.cancel()
 
 
-logger = logging.getLogger(__name__)
-
 _PERIOD_S = 1.0
 _STATUS_S = 3.0  # a server that takes longer to answer counts as lost
 _LOAD_S = 3600.0

@@ -18,6 +18,8 @@ from jax.sharding import SingleDeviceSharding
 
 from model_server.kernels.cpu import lapack
 
+logger = logging.getLogger(__name__)
+
 
 def to_bytes(program: Any) -> bytes:
     """Serialise a program. Raises whatever the backend raises if it cannot."""
@@ -72,8 +74,6 @@ def understood(names: tuple[str, ...], device: Any) -> tuple[str, ...]:
         return ()
     return names
 
-
-logger = logging.getLogger(__name__)
 
 Shape = TypeVar("Shape")
 

@@ -20,6 +20,8 @@ import jaxlib._ifrt_proxy as _ifrt_proxy
 
 from sax.errors import InvalidRequest
 
+logger = logging.getLogger(__name__)
+
 LATE_NS = 1_000_000
 _SET, _GET = 29, 30  # PR_SET_TIMERSLACK and PR_GET_TIMERSLACK of prctl(2)
 
@@ -43,8 +45,6 @@ def late_timers() -> Iterator[None]:
     finally:
         prctl(_SET, ctypes.c_ulong(before))
 
-
-logger = logging.getLogger(__name__)
 
 _PLATFORM = "proxy"
 _TARGET = "JAX_BACKEND_TARGET"

@@ -25,6 +25,8 @@ import zmq
 
 from sax.errors import LoadFailed
 
+logger = logging.getLogger(__name__)
+
 
 class LinkError(Exception):
     """The pipeline cannot go on."""
@@ -72,8 +74,6 @@ def take(link: Link, number: int, *forms: Sequence[Form]) -> tuple[np.ndarray, .
         raise LinkBroken(f"step {number} from the previous host is {found}, expected {forms[0]}")
     return message.arrays
 
-
-logger = logging.getLogger(__name__)
 
 _AHEAD = 4  # messages in flight before a sender blocks; an engine has two steps in flight
 _LARGEST = 2**28  # bytes of one array

@@ -45,9 +45,10 @@ from model_server.process.start import import_modules, serve
 from sax.errors import InvalidRequest, SaxError
 from sax.host import is_loopback
 
+logger = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
 
-logger = logging.getLogger(__name__)
 
 TURNED_AWAY = 2
 # The replica's own heartbeat names a lost host within seconds. jax would kill the process before it

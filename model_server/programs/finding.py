@@ -26,6 +26,8 @@ from model_server.programs.surroundings import digest_of, draft_key, keys_of
 from sax.errors import CheckpointError
 from sax.types import ModelSpec
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramNeeds:
@@ -83,9 +85,6 @@ def _pages(made: int, wanted: ProgramNeeds) -> list[str]:
 def _merit(made: Manifest, wanted: ProgramNeeds) -> tuple[bool, int, bool, str]:
     same_draft = made.draft == wanted.draft
     return same_draft, made.limits.pages, made.sax == wanted.sax, made.made_at
-
-
-logger = logging.getLogger(__name__)
 
 
 def find_ready(

@@ -30,6 +30,8 @@ from obstore.store import ObjectStore as Backend
 from sax.errors import InvalidRequest, Unavailable
 from sax.storage.durable_file import PRIVATE, FileMode, create_file, prepare_folder, replace_file
 
+_log = logging.getLogger(__name__)
+
 # Run blocking store calls on their own threads, so that a hung store only blocks its callers.
 #
 # A hung thread cannot be ended, so their number is limited: beyond it calls are refused at once.
@@ -165,7 +167,6 @@ def _holds_only_ours(root: Path) -> bool:
     return all(name in _OURS for name in os.listdir(root))
 
 
-_log = logging.getLogger(__name__)
 # Shorter than a client's deadline for a change, so that the client learns why it was refused.
 TIMEOUT_S = 8.0
 # Reading a log makes 16 at once; only calls that never return can reach this limit.

@@ -35,6 +35,8 @@ from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.region import Region, deliver
 from sax.errors import CheckpointError
 
+logger = logging.getLogger(__name__)
+
 # Lists the arrays of an Orbax checkpoint by path and opens them with tensorstore.
 #
 # Handles one OCDBT database for all arrays or a folder for each, in zarr 2 or zarr 3. Only numeric
@@ -166,9 +168,6 @@ def _spec(tree: Tree, name: str, zarr3: bool) -> dict[str, Any]:
         "kvstore": store,
         "fill_missing_data_reads": not tree.zeros_are_stored,
     }
-
-
-logger = logging.getLogger(__name__)
 
 
 _FILE = "metadata"  # in a folder of this name

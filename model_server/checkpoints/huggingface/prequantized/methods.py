@@ -42,6 +42,8 @@ from model_server.checkpoints.huggingface.safetensors_tensors import StoredTenso
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from sax.errors import CheckpointError
 
+logger = logging.getLogger(__name__)
+
 # Finds the weights of a checkpoint that was written by compressed-tensors.
 #
 # Stored tensors tell the format of each weight, so one checkpoint may mix formats: NAME_packed in
@@ -210,9 +212,6 @@ def _check_format(config: Mapping[str, Any]) -> None:
             "quantization_config has a transform_config: inputs would have to be rotated before "
             "products, which is not built; use a checkpoint without transforms"
         )
-
-
-logger = logging.getLogger(__name__)
 
 
 # Finds the weights of a checkpoint that was written by NVIDIA's Model Optimizer.
