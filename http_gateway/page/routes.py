@@ -25,7 +25,7 @@ from sax.auth.acl import caller
 from sax.auth.credentials import own_account, told_to_user
 from sax.auth.key_limits import KeyLimits
 from sax.errors import AdminUnavailable, SaxError, UnsupportedParameter
-from sax.look.page_file import PAGE_HEADERS, PageFile, page_files
+from sax.look.page_file import page_files
 from sax.names import ModelId
 from sax.types import (
     JoinedServer,
@@ -361,13 +361,13 @@ class PageRoutes:
         found = page_files(_PACKAGE).get(name)
         if found is None or name == _INDEX:
             raise HTTPException(404, "the page has no such file")
-        return _sent(found, request)
+        return found.reply(request.headers)
 
 
 def page_reply(request: Request) -> Response:
     """Return the page itself."""
-    reply = _sent(page_files(_PACKAGE)[_INDEX], request)
-    reply.headers["vary"] = "accept"
+    reply = page_files(_PACKAGE)[_INDEX].reply(request.headers)
+    reply.headers["vary"] = "accept, accept-encoding"
     return reply
 
 
@@ -378,13 +378,6 @@ def asks_for_page(scope: Scope) -> bool:
     if scope["path"] == "/":
         return prefers_html(Headers(scope=scope).get("accept", ""))
     return scope["path"].startswith(_FOLDER)
-
-
-def _sent(file: PageFile, request: Request) -> Response:
-    headers = {**PAGE_HEADERS, "etag": file.tag}
-    if file.is_known(request.headers.get("if-none-match", "")):
-        return Response(status_code=304, headers=headers)
-    return Response(file.body, media_type=file.media_type, headers=headers)
 
 
 def prefers_html(accept: str) -> bool:

@@ -1,4 +1,4 @@
-/** The settings of a chat: system prompt, sampling, tools. Kept by this tab. */
+/** The settings of a chat: system prompt, sampling, tools. The browser keeps them for each model. */
 
 import { make, tell } from "./element.js";
 
@@ -23,6 +23,8 @@ const NUMBERS = [
 const CHOICES = [["auto", "as the model likes"], ["required", "always"], ["none", "never"]];
 
 export class SettingsForm {
+  #model = "";
+
   /** @param {HTMLElement} into */
   constructor(into) {
     this.system = make("textarea", { id: "system", rows: "3", placeholder: "None" });
@@ -33,8 +35,14 @@ export class SettingsForm {
     this.toolsTrouble = make("p", { class: "trouble", role: "alert", hidden: true });
     this.probabilities = make("input", { id: "probabilities", type: "checkbox" });
     into.append(...this.#parts());
-    this.#restore();
     into.addEventListener("input", () => this.#changed());
+  }
+
+  /** Show the settings that this model had last. @param {string} model */
+  use(model) {
+    if (model === this.#model) return;
+    this.#model = model;
+    this.#restore(kept()[model] ?? {});
   }
 
   /** @returns {Settings} @throws {Error} if the tools are no list in JSON */
@@ -69,7 +77,7 @@ export class SettingsForm {
     /** @type {Record<string, string | boolean>} */
     const values = { system: this.system.value, stop: this.stop.value, tools: this.tools.value, choice: this.toolChoice.value, probabilities: this.probabilities.checked };
     for (const [name, input] of this.numbers) values[name] = input.value;
-    sessionStorage.setItem(KEPT, JSON.stringify(values));
+    if (this.#model) localStorage.setItem(KEPT, JSON.stringify({ ...kept(), [this.#model]: values }));
   }
 
   #troubleOfTools() {
@@ -81,8 +89,8 @@ export class SettingsForm {
     }
   }
 
-  #restore() {
-    const values = JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
+  /** @param {Record<string, any>} values */
+  #restore(values) {
     this.system.value = values.system ?? "";
     this.stop.value = values.stop ?? "";
     this.tools.value = values.tools ?? "";
@@ -90,6 +98,11 @@ export class SettingsForm {
     this.probabilities.checked = values.probabilities === true;
     for (const [name, input] of this.numbers) input.value = values[name] ?? "";
   }
+}
+
+/** Settings by model. @returns {Record<string, Record<string, any>>} */
+function kept() {
+  return JSON.parse(localStorage.getItem(KEPT) ?? "{}");
 }
 
 /**
