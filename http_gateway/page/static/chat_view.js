@@ -73,10 +73,7 @@ export class ChatView {
     this.#chat.name = name;
   }
 
-  /**
-   * The body of the next request, with what is in the box.
-   * @throws {Error} if the settings are wrong
-   */
+  /** The body of the next request, with what is in the box. @throws {Error} if the settings are wrong */
   nextRequest() {
     const { conversation } = this.#chat;
     const last = conversation.turns.at(-1);
@@ -191,10 +188,7 @@ export class ChatView {
 
   /**
    * Say why there is no answer, and put the message that got none back into the box.
-   * @param {OpenChat} chat
-   * @param {string} why
-   * @param {string} asked
-   * @param {...HTMLElement} remedies
+   * @param {OpenChat} chat @param {string} why @param {string} asked @param {...HTMLElement} remedies
    */
   #failed(chat, why, asked, ...remedies) {
     const { conversation } = chat;
@@ -207,9 +201,7 @@ export class ChatView {
 
   /**
    * Whether the chat fits into the model's context; if not, let the user choose.
-   * @param {OpenChat} chat
-   * @param {Settings} settings
-   * @param {string} asked
+   * @param {OpenChat} chat @param {Settings} settings @param {string} asked
    */
   async #fits(chat, settings, asked) {
     const why = await excess(this.model.value, chat.conversation, settings);

@@ -37,9 +37,10 @@ export class UserView {
     this.form = make("form", { class: "edit", hidden: true }, this.box, make("div", { class: "actions" }, cancel, send));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (!this.box.value.trim()) return;
+      const { value } = this.box;
+      if (!value.trim()) return;
       this.#edit(false);
-      on.edit(this.box.value);
+      on.edit(value);
     });
     this.form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {

@@ -83,8 +83,8 @@ function element(part, final) {
     case "li":
       return listItem(part, children());
   }
-  // The page has headings of its own, above these.
-  if (/^h[1-6]$/.test(part.tag)) return make("h3", { class: `like-${part.tag}` }, children());
+  // The page's own heading is above these; a level that is left out would confuse who cannot see them.
+  if (/^h[1-6]$/.test(part.tag)) return make("h2", { class: `like-${part.tag}` }, children());
   if (!TAGS.has(part.tag)) return make("span", {}, children());
   const start = part.tag === "ol" && part.start !== 1 && String(part.start);
   return make(/** @type {keyof HTMLElementTagNameMap} */ (part.tag), { start }, children());

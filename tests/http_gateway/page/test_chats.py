@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.browser import READY, chromium, tab, until
+from tests.browser import READY, tab, until
 from tests.http_gateway.fake_cell import CONTEXT, published
 from tests.http_gateway.page.test_browser import Saying, gateway
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
+TROUBLE = ".notices .trouble"
 
 
 @pytest.fixture
@@ -79,7 +76,7 @@ def test_chats_outlive_a_reload_and_are_found_renamed_and_deleted(page: Any) -> 
     page.fill("#rename-name", "Oslo")
     page.keyboard.press("Enter")
     page.get_by_label("More about Oslo").click()
-    page.get_by_role("button", name="Delete", exact=True).last.click()
+    page.locator("#chats").get_by_role("button", name="Delete", exact=True).click()
     assert "Oslo" in page.locator("#delete-dialog").inner_text()
     page.locator("#delete-dialog").get_by_role("button", name="Delete").click()
     page.fill("#chats-search", "")
@@ -93,8 +90,9 @@ def test_an_edited_message_is_sent_again_and_the_old_one_stays(page: Any, cell: 
     say(page, "And 3 + 3?")
     cell.text = "Eight."
     press(page, 2, "Edit")
-    page.get_by_label("The message, edited").fill("And 4 + 4?")
-    page.get_by_role("button", name="Send").first.click()
+    form = page.locator(".message form:visible")
+    form.locator("textarea").fill("And 4 + 4?")
+    form.get_by_role("button", name="Send").click()
     page.get_by_text("Eight.").wait_for()
     answered(page)
     assert sent(cell) == ["2 + 2?", "Four.", "And 4 + 4?"]
@@ -132,7 +130,7 @@ def test_a_message_that_got_no_answer_goes_back_into_the_box(page: Any, cell: Sa
     page.route("**/v1/chat/completions", lambda route: route.abort())
     page.fill("#prompt", "  indented\n  text")
     page.keyboard.press("Enter")
-    page.locator("#transcript .trouble").wait_for()
+    page.locator(TROUBLE).wait_for()
     assert page.input_value("#prompt") == "  indented\n  text"
     assert shown(page) == ["Hello", "Four."]
     page.unroute("**/v1/chat/completions")
@@ -140,7 +138,7 @@ def test_a_message_that_got_no_answer_goes_back_into_the_box(page: Any, cell: Sa
     page.keyboard.press("Enter")
     page.get_by_text("Better.").wait_for()
     assert sent(cell)[-1] == "  indented\n  text", "its spaces are kept"
-    assert page.locator("#transcript .trouble").count() == 0
+    assert page.locator(TROUBLE).count() == 0
 
 
 def test_a_chat_that_no_longer_fits_says_so_and_leaves_out_the_oldest(
@@ -151,8 +149,8 @@ def test_a_chat_that_no_longer_fits_says_so_and_leaves_out_the_oldest(
     say(page, f"2{text}")
     page.fill("#prompt", f"3{text}")
     page.keyboard.press("Enter")
-    page.locator("#transcript .trouble").wait_for()
-    assert f"{CONTEXT:,}" in page.locator("#transcript .trouble").inner_text()
+    page.locator(TROUBLE).wait_for()
+    assert f"{CONTEXT:,}" in page.locator(TROUBLE).inner_text()
     assert len(cell.requests) == 2, "nothing was sent"
     assert page.input_value("#prompt") == f"3{text}"
     page.get_by_role("button", name="Leave out the oldest turns and send").click()
@@ -210,7 +208,7 @@ def test_the_transcript_stays_where_one_reads(page: Any, cell: Saying) -> None:
 
 
 def test_an_answer_that_is_left_is_kept(page: Any, cell: Saying) -> None:
-    cell.text = "word " * 4000
+    cell.text, cell.pause_s = "word " * 4000, 0.01
     page.fill("#prompt", "Long")
     page.keyboard.press("Enter")
     until(page, "document.querySelector('.message.answer > .text')?.textContent.length > 40")
