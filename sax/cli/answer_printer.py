@@ -1,9 +1,17 @@
-"""DividedPrinter: prints an answer that may call tools: its text on stdout, reasoning on stderr."""
+"""How an answer is printed: as Markdown on a terminal, and divided where it may call tools."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable
+from types import TracebackType
+
+from markdown_it import MarkdownIt
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+from rich.theme import Theme
 
 from sax.chat import AnswerFormat, Message, ToolCall
 from sax.command import printable, say
@@ -17,7 +25,65 @@ from sax.dialects.events import (
 )
 from sax.types import TokenChunk
 
+# Without rich's black ground, which a light terminal shows.
+_THEME = Theme({"markdown.code": "cyan", "markdown.code_block": "cyan"})
 _GENERIC = "this model's template knows no tools: they are told in sax's own form"
+
+
+class MarkdownText:
+    """The text of an answer on a terminal: blocks that are whole as Markdown, the rest as it comes.
+
+    Colours are rich's, which heeds NO_COLOR and the terminal's size.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, theme=_THEME)
+        self._blocks = MarkdownIt().enable("table")
+        self._live = Live(
+            console=self._console, transient=True, refresh_per_second=12, vertical_overflow="crop"
+        )
+        self._rest = ""  # what is not printed for good
+        self._printed = False
+
+    def __enter__(self) -> MarkdownText:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+        self._print(self._rest)
+
+    def write(self, text: str) -> None:
+        self._rest += printable(text)
+        if "\n" in text:
+            begun = self._start_of_last_block()
+            self._print(self._rest[:begun])
+            self._rest = self._rest[begun:]
+        lines = self._rest.splitlines()[-max(1, self._console.height - 3) :]
+        self._live.update(Text("\n".join(lines)))
+
+    def end(self) -> None:
+        """Blocks end their lines themselves."""
+
+    def _start_of_last_block(self) -> int:
+        tops = [each.map for each in self._blocks.parse(self._rest) if each.level == 0 and each.map]
+        line = tops[-1][0] if len(tops) > 1 else 0
+        return sum(map(len, self._rest.splitlines(keepends=True)[:line]))
+
+    def _print(self, text: str) -> None:
+        """Print blocks for good, with an empty line before all but the first."""
+        if not text.strip():
+            return
+        if self._printed:
+            self._console.print()
+        self._printed = True
+        # A link of OSC 8 would hide where it leads.
+        self._console.print(Markdown(text, hyperlinks=False))
 
 
 class DividedPrinter:
@@ -37,18 +103,23 @@ class DividedPrinter:
         self._reasoning: list[str] = []
         self._calls: list[tuple[str, str, list[str]]] = []  # id, name and pieces of arguments
         self._parser: AnswerParser | None = None
+        self.finish_reason: str | None = None
 
     def print(self, chunks: Iterable[TokenChunk]) -> None:
         for chunk in chunks:
             if self._parser is None:
                 self._parser = AnswerParser(_format(chunk), self._tools)
             self._take(self._parser.push(chunk.text))
+            self.finish_reason = chunk.finish_reason
         if self._parser is not None:
             self._take(self._parser.finish())
         if not self._stream:
             self._write("".join(self._parts))
-        if self._parts or not self._calls:
-            self._write("\n")
+
+    @property
+    def is_call_alone(self) -> bool:
+        """True for calls without a text."""
+        return bool(self._calls) and not self._parts
 
     def message(self) -> Message:
         calls = tuple(ToolCall(id, name, "".join(made) or "{}") for id, name, made in self._calls)
