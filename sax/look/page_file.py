@@ -27,8 +27,9 @@ _TYPES = {
 # program, however a page is wrong.
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "img-src 'self' data:; media-src data:; font-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -64,7 +65,7 @@ def _packed(body: bytes) -> bytes:
 
 @cache
 def page_files(package: str) -> Mapping[str, PageFile]:
-    """Return the files of a page by name: the shared ones, and its package's own and its libraries'."""
+    """Return the files of a page by name: shared ones, its package's own, and its libraries'."""
     own = resources.files(package)
     folders = (resources.files("sax.look"), own / "static", own / "libraries")
     found = (each for folder in folders if folder.is_dir() for each in folder.iterdir())

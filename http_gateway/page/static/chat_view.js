@@ -78,7 +78,7 @@ export class ChatView {
     const { conversation } = this.#chat;
     const last = conversation.turns.at(-1);
     const next = last ? conversation.branch(last) : new Conversation();
-    if (this.composer.text.trim() || !last) next.say(this.composer.text || "Hello");
+    if (!this.composer.isEmpty || !last) next.say(this.composer.text || "Hello", this.composer.files);
     return next.request(this.model.value, this.form.settings);
   }
 
@@ -93,14 +93,14 @@ export class ChatView {
   }
 
   #say() {
-    const { text } = this.composer;
-    if (!text.trim() || this.busy || !this.model.value) return;
+    const { text, files } = this.composer;
+    if (this.composer.isEmpty || this.busy || !this.model.value) return;
     const { conversation } = this.#chat;
     // Calls that the user passes over have no result; the chat needs one for each.
     if (conversation.calls.length) conversation.give([]);
-    conversation.say(text);
-    this.composer.text = "";
-    void this.#ask({ asked: text });
+    conversation.say(text, files);
+    this.composer.empty();
+    void this.#ask({ asks: true });
   }
 
   /** @param {Turn} turn @returns {TurnActions} */
@@ -122,7 +122,7 @@ export class ChatView {
       edit: (text) =>
         askAfter((now) => {
           now.retry(turn);
-          now.say(text);
+          now.say(text, turn.kind === "user" ? turn.files : []);
         }),
       again: () => askAfter((now) => turn.kind === "answer" && now.retry(turn)),
       goOn: () => askAfter(() => {}, true),
@@ -139,8 +139,8 @@ export class ChatView {
     };
   }
 
-  /** @param {{ asked?: string, goesOn?: boolean }} how `asked`: the message that was just sent */
-  async #ask({ asked = "", goesOn = false }) {
+  /** @param {{ asks?: boolean, goesOn?: boolean }} how `asks`: the last turn was just sent */
+  async #ask({ asks = false, goesOn = false }) {
     const chat = this.#chat;
     this.transcript.tell("");
     this.transcript.show(chat.conversation);
@@ -148,10 +148,10 @@ export class ChatView {
     this.#enable();
     try {
       const settings = this.form.settings;
-      if (!(await this.#fits(chat, settings, asked))) return;
-      if (!running.signal.aborted) await this.#stream(chat, settings, running.signal, { asked, goesOn });
+      if (!(await this.#fits(chat, settings, asks))) return;
+      if (!running.signal.aborted) await this.#stream(chat, settings, running.signal, { asks, goesOn });
     } catch (error) {
-      this.#failed(chat, error instanceof Error ? error.message : String(error), asked);
+      this.#failed(chat, error instanceof Error ? error.message : String(error), asks);
     } finally {
       if (this.#running === running) {
         this.#running = null;
@@ -166,9 +166,9 @@ export class ChatView {
    * @param {OpenChat} chat
    * @param {Settings} settings
    * @param {AbortSignal} signal
-   * @param {{ asked: string, goesOn: boolean }} how
+   * @param {{ asks: boolean, goesOn: boolean }} how
    */
-  async #stream(chat, settings, signal, { asked, goesOn }) {
+  async #stream(chat, settings, signal, { asks, goesOn }) {
     const { conversation } = chat;
     const body = conversation.request(this.model.value, settings, goesOn);
     const answer = goesOn ? lastAnswer(conversation) : conversation.begin(performance.now());
@@ -183,45 +183,45 @@ export class ChatView {
     tell(this.state, answer.error ? "The answer failed" : "The answer is complete");
     if (!answer.isEmpty || !answer.error) return;
     conversation.drop(turn);
-    this.#failed(chat, answer.error, asked);
+    this.#failed(chat, answer.error, asks);
   }
 
   /**
    * Say why there is no answer, and put the message that got none back into the box.
-   * @param {OpenChat} chat @param {string} why @param {string} asked @param {...HTMLElement} remedies
+   * @param {OpenChat} chat @param {string} why @param {boolean} asks @param {...HTMLElement} remedies
    */
-  #failed(chat, why, asked, ...remedies) {
+  #failed(chat, why, asks, ...remedies) {
     const { conversation } = chat;
     const last = conversation.turns.at(-1);
-    if (asked && last?.kind === "user") conversation.drop(last);
+    const asked = asks && last?.kind === "user" ? last : null;
+    if (asked) conversation.drop(asked);
     if (this.#chat !== chat) return;
-    if (asked && !this.composer.text) this.composer.text = asked;
+    if (asked && this.composer.isEmpty) this.composer.fill(asked);
     this.transcript.tell(why, ...remedies);
   }
 
   /**
    * Whether the chat fits into the model's context; if not, let the user choose.
-   * @param {OpenChat} chat @param {Settings} settings @param {string} asked
+   * @param {OpenChat} chat @param {Settings} settings @param {boolean} asks
    */
-  async #fits(chat, settings, asked) {
+  async #fits(chat, settings, asks) {
     const why = await excess(this.model.value, chat.conversation, settings);
     if (!why) return true;
     const drop = make("button", { type: "button", class: "primary" }, "Leave out the oldest turns and send");
-    drop.addEventListener("click", () => void this.#shorten(chat, settings, asked));
-    this.#failed(chat, why, asked, drop);
+    drop.addEventListener("click", () => void this.#shorten(chat, settings, asks));
+    this.#failed(chat, why, asks, drop);
     return false;
   }
 
-  /** Leave out turns until the chat fits, and ask. @param {OpenChat} chat @param {Settings} settings @param {string} asked */
-  async #shorten(chat, settings, asked) {
+  /** Leave out turns until the chat fits, and ask. @param {OpenChat} chat @param {Settings} settings @param {boolean} asks */
+  async #shorten(chat, settings, asks) {
     if (this.busy || this.#chat !== chat) return;
-    const text = asked && (this.composer.text || asked);
-    if (text) {
-      chat.conversation.say(text);
-      this.composer.text = "";
+    if (asks) {
+      chat.conversation.say(this.composer.text, this.composer.files);
+      this.composer.empty();
     }
     chat.conversation.left = await cutToFit(this.model.value, chat.conversation, settings);
-    await this.#ask({ asked: text });
+    await this.#ask({ asks });
   }
 
   /** @param {OpenChat} chat */

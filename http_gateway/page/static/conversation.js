@@ -4,7 +4,7 @@
  * A message that is edited and an answer that is asked for again get a sibling; the old one stays, with
  * all that was said after it, as another version.
  *
- * @typedef {{ kind: "user", text: string }} UserTurn
+ * @typedef {{ kind: "user", text: string, files?: Attachment[] }} UserTurn
  * @typedef {{ kind: "answer", answer: Answer }} AnswerTurn
  * @typedef {{ kind: "result", id: string, name: string, text: string }} ResultTurn
  * @typedef {UserTurn | AnswerTurn | ResultTurn} Turn
@@ -17,10 +17,14 @@
  * @property {Record<string, unknown>} sampling fields of the request that are not empty
  * @property {unknown[]} tools
  * @property {string} toolChoice
+ * @property {object | null} schema of the answer, in JSON
  * @property {boolean} probabilities
  */
 
 import { Answer } from "./answer.js";
+import { contentOf } from "./attachments.js";
+
+/** @import { Attachment } from "./attachments.js" */
 
 export class Conversation {
   /** @type {Node} */
@@ -33,9 +37,9 @@ export class Conversation {
     return this.#path().map((node) => /** @type {Turn} */ (node.turn));
   }
 
-  /** @param {string} text */
-  say(text) {
-    this.#append({ kind: "user", text });
+  /** @param {string} text @param {Attachment[]} [files] */
+  say(text, files = []) {
+    this.#append({ kind: "user", text, ...(files.length && { files }) });
   }
 
   /** @param {number} nowMs */
@@ -120,7 +124,7 @@ export class Conversation {
   branch(turn) {
     const other = new Conversation();
     const turns = this.turns;
-    for (const each of turns.slice(0, turns.indexOf(turn) + 1)) other.#append(copied(each));
+    for (const each of turns.slice(0, turns.indexOf(turn) + 1)) other.#append(each.kind === "answer" ? { ...each, answer: Answer.of(each.answer.saved) } : { ...each });
     other.left = Math.min(this.left, other.turns.length);
     return other;
   }
@@ -146,6 +150,8 @@ export class Conversation {
       stream_options: { include_usage: true, continuous_usage_stats: true },
     };
     if (settings.tools.length) Object.assign(body, { tools: settings.tools, tool_choice: settings.toolChoice });
+    const format = { type: "json_schema", json_schema: { name: "answer", schema: settings.schema } };
+    if (settings.schema) Object.assign(body, { response_format: format });
     if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: 5 });
     if (goesOn) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
     return body;
@@ -233,14 +239,9 @@ function lift(node) {
   }
 }
 
-/** @param {Turn} turn @returns {Turn} */
-function copied(turn) {
-  return turn.kind === "answer" ? { kind: turn.kind, answer: Answer.of(turn.answer.saved) } : { ...turn };
-}
-
 /** @param {Turn} turn @returns {Record<string, unknown>[]} */
 function messagesOf(turn) {
-  if (turn.kind === "user") return [{ role: "user", content: turn.text }];
+  if (turn.kind === "user") return [{ role: "user", content: contentOf(turn.text, turn.files ?? []) }];
   if (turn.kind === "result") return [{ role: "tool", tool_call_id: turn.id, content: turn.text }];
   // An answer that never began is no turn of the model's.
   const { answer } = turn;

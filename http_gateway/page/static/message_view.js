@@ -1,5 +1,6 @@
 /** Shows one turn of a conversation, with what can be done to it. */
 
+import { attachmentView } from "./attachment_view.js";
 import { copyButton } from "./clipboard.js";
 import { make, tell } from "./element.js";
 import { duration, figure } from "./quantity.js";
@@ -8,6 +9,7 @@ import { TokenView } from "./token_view.js";
 import { ToolCard } from "./tool_card.js";
 
 /** @import { Answer } from "./answer.js" */
+/** @import { UserTurn } from "./conversation.js" */
 
 /**
  * What a turn's buttons do.
@@ -28,9 +30,10 @@ import { ToolCard } from "./tool_card.js";
  */
 
 export class UserView {
-  /** @param {string} text @param {TurnActions} on */
-  constructor(text, on) {
+  /** @param {UserTurn} turn @param {TurnActions} on */
+  constructor({ text, files = [] }, on) {
     this.said = make("div", { class: "text plain" }, text);
+    const list = make("ul", { class: "attachments", hidden: !files.length }, files.map((file) => attachmentView(file)));
     this.box = make("textarea", { rows: "2", "aria-label": "The message, edited" });
     const cancel = button("Cancel", () => this.#edit(false));
     const send = make("button", { type: "submit", class: "primary" }, "Send");
@@ -60,7 +63,7 @@ export class UserView {
       button("Branch", on.branch),
       button("Delete", on.remove),
     );
-    this.node = make("article", { class: "message user", "aria-label": "You" }, this.said, this.form, this.foot);
+    this.node = make("article", { class: "message user", "aria-label": "You" }, list, this.said, this.form, this.foot);
     this.text = text;
   }
 

@@ -5,6 +5,8 @@
  * @typedef {{ id: string, name: string, model: string, changedMs: number, left: number, turns: SavedNode[] }} Chat
  */
 
+import { attachmentsOf } from "./attachments.js";
+
 const FORMAT = "sax-chats";
 const LONGEST_NAME = 48;
 
@@ -82,7 +84,7 @@ function checked(chat, what, id) {
 function turnOf(turn, what) {
   switch (turn?.kind) {
     case "user":
-      return { kind: "user", text: word(turn.text) };
+      return { kind: "user", text: word(turn.text), ...filesOf(turn) };
     case "result":
       return { kind: "result", id: word(turn.id), name: word(turn.name), text: word(turn.text) };
     case "answer":
@@ -90,6 +92,12 @@ function turnOf(turn, what) {
     default:
       throw new Error(`The file is damaged: ${what} is neither a message, an answer nor a result.`);
   }
+}
+
+/** @param {any} turn @returns {{ files?: import("./attachments.js").Attachment[] }} */
+function filesOf(turn) {
+  const files = attachmentsOf(turn.files);
+  return files.length ? { files } : {};
 }
 
 /** @param {any} answer */

@@ -82,7 +82,7 @@ export class Transcript {
     const known = this.#views.get(turn);
     if (known) return known;
     const on = this.of.actions(turn);
-    if (turn.kind === "user") return new UserView(turn.text, on);
+    if (turn.kind === "user") return new UserView(turn, on);
     if (turn.kind === "result") return new ResultView(turn.name, turn.text, on);
     return new AnswerView(turn.answer, this.#probable.has(turn), on);
   }

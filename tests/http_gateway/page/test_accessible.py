@@ -8,14 +8,28 @@ import pytest
 
 from tests.browser import READY, tab, until
 from tests.each_case import each_case
+from tests.house import ROOT
 from tests.http_gateway.page.test_browser import Saying, gateway
 from tests.http_gateway.page.test_chats import answered
-from tests.house import ROOT
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
 AXE = ROOT / ".cache/typescript/node_modules/axe-core/axe.min.js"
-SAID = "# Head\n\n$x^2$ and `code` [link](https://a.test)\n\n```python\ndef f(): # no\n  return 'x', 1\n```\n\n| a |\n|---|\n| 1 |\n\n- [x] done\n"
+SAID = """# Head
+
+$x^2$ and `code` [link](https://a.test)
+
+```python
+def f(): # no
+  return 'x', 1
+```
+
+| a |
+|---|
+| 1 |
+
+- [x] done
+"""
 VIEWS = {
     "chat": "",
     "code": "#share-open",

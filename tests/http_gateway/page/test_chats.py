@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from tests.http_gateway.page.test_browser import Saying, gateway
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
+# A picture of one pixel.
+DOT = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 TROUBLE = ".notices .trouble"
 
 
@@ -242,3 +247,41 @@ def test_settings_are_remembered_for_each_model(browser: Any, cell: Saying) -> N
         until(page, "document.querySelector('#model').options.length === 2")
         page.select_option("#model", first)
         assert page.input_value("#temperature") == "0.25"
+
+
+def test_files_go_with_a_message_and_stay_in_the_chat(page: Any, cell: Saying) -> None:
+    note = {"name": "note.md", "mimeType": "", "buffer": b"Buy ```milk```\n"}
+    broken = {"name": "x.pdf", "mimeType": "application/pdf", "buffer": b"%PDF\x00"}
+    dot = {"name": "dot.png", "mimeType": "image/png", "buffer": DOT}
+    page.set_input_files("#attach-file", [note, broken, dot])
+    page.locator("#attach-trouble:not([hidden])").wait_for()
+    assert "x.pdf" in page.locator("#attach-trouble").inner_text()
+    page.fill("#prompt", "What is it?")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.keyboard.press("Enter")
+    picture, text = asked.value.post_data_json["messages"][0]["content"]
+    assert base64.b64decode(picture["image_url"]["url"].partition(",")[2]) == DOT
+    assert text["text"] == "note.md:\n````\nBuy ```milk```\n````\n\nWhat is it?"
+    answered(page)
+    page.reload()
+    until(page, READY)
+    page.locator("#chats-list .open-chat").click()
+    shown_image = page.locator(".message.user img")
+    assert shown_image.evaluate("image => image.naturalWidth") == 1
+    assert page.locator(".message.user .file-name").inner_text() == "note.md"
+
+
+def test_a_picture_is_pasted_and_removed(page: Any) -> None:
+    page.focus("#prompt")
+    page.evaluate(
+        """([letters]) => {
+            const bytes = Uint8Array.from(atob(letters), (each) => each.charCodeAt(0));
+            const data = new DataTransfer();
+            data.items.add(new File([bytes], "dot.png", {type: "image/png"}));
+            const box = document.querySelector("#prompt");
+            box.dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, bubbles: true}));
+        }""",
+        [base64.b64encode(DOT).decode()],
+    )
+    page.get_by_role("button", name="Remove dot.png").click()
+    assert not page.locator("#attachments").is_visible()

@@ -135,7 +135,9 @@ async def test_the_files_of_the_first_view_are_small_and_compressed(
     sizes = {}
     for name in first:
         path, accept = ("/", BROWSER) if name == "index.html" else (f"/page/{name}", {})
-        async with browser.stream("GET", path, headers={**accept, "accept-encoding": "gzip"}) as got:
+        async with browser.stream(
+            "GET", path, headers={**accept, "accept-encoding": "gzip"}
+        ) as got:
             sizes[name] = len(b"".join([part async for part in got.aiter_raw()]))
             assert got.headers["content-encoding"] == "gzip", name
     assert sum(sizes.values()) <= 150_000, sizes

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { Conversation } from "./page/conversation.js";
 
-const PLAIN = { system: "", sampling: {}, tools: [], toolChoice: "auto", probabilities: false };
+const PLAIN = { system: "", sampling: {}, tools: [], toolChoice: "auto", schema: null, probabilities: false };
 /** @param {object} delta */
 const chunk = (delta) => ({ choices: [{ delta }] });
 
@@ -33,7 +33,9 @@ test("a request holds the system prompt, every turn and the fields", () => {
     { role: "user", content: "more" },
   ]);
   assert.deepEqual([body.model, body.temperature, body.logprobs, body.top_logprobs, body.stream], ["m", 0, true, 5, true]);
-  assert.ok(!("tools" in body));
+  assert.ok(!("tools" in body || "response_format" in body));
+  const schema = { type: "object" };
+  assert.deepEqual(talk.request("m", { ...PLAIN, schema }).response_format, { type: "json_schema", json_schema: { name: "answer", schema } });
 });
 
 test("results follow the calls that they are of", () => {
