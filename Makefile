@@ -47,7 +47,7 @@ SANITIZED := $(CACHE)/kernels-sanitized
 QUICK_KERNELS := $(CACHE)/kernels-quick
 
 .PHONY: help demo test test-all test-touched nightly check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	clients golang go-client browser conformance kernels kernels-sanitize model gemma minilm whisper templates azurite clean
+	clients golang go-client browser page-libraries conformance kernels kernels-sanitize model gemma minilm whisper templates azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -197,10 +197,16 @@ $(CACHE)/clients/%/installed: pyproject.toml
 go-client: dev model golang $(PROTOC)/installed
 	$(BIN)/python -m pytest -q -m "" tests/end_to_end/plain/go_client $(PYTEST_FLAGS)
 
+# Third parties' files of the gateway's page, from npm, as the lock names them.
+page-libraries:
+	rm -rf $(CACHE)/page-libraries && cp -r http_gateway/page/libraries/source $(CACHE)/page-libraries
+	cd $(CACHE)/page-libraries && npm ci --silent --no-audit --no-fund && \
+	  node build.js $(CURDIR)/http_gateway/page/libraries
+
 # The pages in the Chromium of the system, their modules under node, their types by TypeScript.
 browser: dev model
 	$(call install_packages,--group browser)
-	npm install --silent --no-audit --no-fund --prefix $(CACHE)/typescript typescript
+	npm install --silent --no-audit --no-fund --prefix $(CACHE)/typescript typescript axe-core
 	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/end_to_end/plain/page $(PYTEST_FLAGS)
 
 # 91 MB from Debian or Ubuntu. Without them the tests of the Go client are skipped; it never fails.

@@ -14,6 +14,9 @@ import pytest
 # Where Debian, and others, install it.
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
+# Of the gateway's page: a model is chosen.
+READY = "document.querySelector('#model').value !== ''"
+
 
 def program() -> str | None:
     """Path of a Chromium; SAX_TEST_CHROMIUM names another."""

@@ -31,7 +31,7 @@ from admin_server.leadership.role import AdminRole
 from admin_server.ledger.audit import event_of
 from sax.auth.web_pages import WebRules
 from sax.errors import InvalidRequest, meaning
-from sax.look.page_file import PAGE_HEADERS, page_files
+from sax.look.page_file import page_files
 from sax.memory_parts import MemoryParts
 from sax.types import (
     Autoscaling,
@@ -317,10 +317,7 @@ def build_app(role: AdminRole, clock: Callable[[], float], host: str = "127.0.0.
         found = page_files(_PACKAGE).get(request.path_params.get("name", _INDEX))
         if found is None:
             return Response("the page has no such file", 404, media_type="text/plain")
-        headers = {**PAGE_HEADERS, "etag": found.tag}
-        if found.is_known(request.headers.get("if-none-match", "")):
-            return Response(status_code=304, headers=headers)
-        return Response(found.body, media_type=found.media_type, headers=headers)
+        return found.reply(request.headers)
 
     async def status(request: Request) -> Response:
         try:

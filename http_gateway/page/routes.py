@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from sax.look.page_file import PAGE_HEADERS, PageFile, page_files
+from sax.look.page_file import page_files
 
 _FOLDER = "/page/"
 _INDEX = "index.html"
@@ -29,13 +29,13 @@ class PageRoutes:
         found = page_files(_PACKAGE).get(name)
         if found is None or name == _INDEX:
             raise HTTPException(404, "the page has no such file")
-        return _sent(found, request)
+        return found.reply(request.headers)
 
 
 def page_reply(request: Request) -> Response:
     """Return the page itself."""
-    reply = _sent(page_files(_PACKAGE)[_INDEX], request)
-    reply.headers["vary"] = "accept"
+    reply = page_files(_PACKAGE)[_INDEX].reply(request.headers)
+    reply.headers["vary"] = "accept, accept-encoding"
     return reply
 
 
@@ -46,13 +46,6 @@ def asks_for_page(scope: Scope) -> bool:
     if scope["path"] == "/":
         return prefers_html(Headers(scope=scope).get("accept", ""))
     return scope["path"].startswith(_FOLDER)
-
-
-def _sent(file: PageFile, request: Request) -> Response:
-    headers = {**PAGE_HEADERS, "etag": file.tag}
-    if file.is_known(request.headers.get("if-none-match", "")):
-        return Response(status_code=304, headers=headers)
-    return Response(file.body, media_type=file.media_type, headers=headers)
 
 
 def prefers_html(accept: str) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 from sax.chat import Tool, ToolCall, ToolChoice
@@ -15,6 +18,11 @@ from sax.client import Client
 from sax.command import printable, say
 from sax.errors import SaxError
 from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
+
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None
 
 MOST_ROUNDS = 16  # of one answer, with calls between them
 
@@ -101,29 +109,100 @@ class Conversation:
             return Message("assistant", "".join(parts))
         choice = ToolChoice.AUTO if calls else ToolChoice.NONE
         chat = ChatOptions(tools=self.tools.tools, tool_choice=choice, divided=True)
-        from sax.cli.divided_printer import DividedPrinter  # not felt at the start of others
+        from sax.cli.answer_printer import DividedPrinter  # not felt at the start of others
 
-        answer = DividedPrinter(chat.callable_tools, parts, _write, stream=self.stream)
-        answer.print(self.client.generate(replace(request, chat=chat)))
+        with unseen_keys(), answer_text() as text:
+            answer = DividedPrinter(chat.callable_tools, parts, text.write, stream=self.stream)
+            answer.print(self.client.generate(replace(request, chat=chat)))
+            if not answer.is_call_alone:
+                text.end()
+        _tell_cut(answer.finish_reason)
         return answer.message()
 
 
 def print_answer(
     chunks: Iterable[TokenChunk], *, stream: bool, parts: list[str] | None = None
 ) -> None:
-    """Print a stream and a newline on stdout; add its texts to `parts` as they come."""
-    texts = [] if parts is None else parts
-    for chunk in chunks:
-        texts.append(chunk.text)
-        if stream:
-            _write(chunk.text)
-    if not stream:
-        _write("".join(texts))
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    """Print a stream and a newline on stdout, and say if it was cut; add its texts to `parts` as
+    they come."""
+    texts, finish_reason = [] if parts is None else parts, None
+    with unseen_keys(), answer_text() as shown:
+        for chunk in chunks:
+            texts.append(chunk.text)
+            finish_reason = chunk.finish_reason
+            if stream:
+                shown.write(chunk.text)
+        if not stream:
+            shown.write("".join(texts))
+        shown.end()
+    _tell_cut(finish_reason)
 
 
-def _write(text: str) -> None:
-    # Models may emit control characters: escape them on a terminal, pass them on in a pipe.
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+def _tell_cut(finish_reason: str | None) -> None:
+    if finish_reason == "length":
+        say("sax: the answer was cut at max_tokens, or at the end of the model's context")
+
+
+class AnswerText(Protocol):
+    """Where the text of an answer is shown, as a context."""
+
+    def __enter__(self) -> AnswerText: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def write(self, text: str) -> None: ...
+
+    def end(self) -> None:
+        """End the last line."""
+        ...
+
+
+def answer_text() -> AnswerText:
+    """Return Markdown for a terminal that can move its cursor, plain text for all else."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return PlainText()
+    from sax.cli.answer_printer import MarkdownText  # not felt at the start of others
+
+    return MarkdownText()
+
+
+class PlainText:
+    def __enter__(self) -> PlainText:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        sys.stdout.flush()
+
+    def write(self, text: str) -> None:
+        # Models may emit control characters: escape them on a terminal, pass them on in a pipe.
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        sys.stdout.write("\n")
+
+
+@contextmanager
+def unseen_keys() -> Generator[None]:
+    """Keep keys that are pressed meanwhile from the screen: the next line begins with them."""
+    if termios is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    quiet = [*before]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)

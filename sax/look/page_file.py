@@ -6,24 +6,30 @@ light and dark, and the switch between them.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from starlette.responses import Response
+
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "woff2": "font/woff2",
+    "txt": "text/plain; charset=utf-8",
 }
 # Scripts and styles only from files, nothing inline: no text of a model or server can become a
 # program, however a page is wrong.
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "img-src 'self' data:; media-src data:; font-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -37,16 +43,33 @@ class PageFile:
     media_type: str
     tag: str  # of HTTP's ETag, quotes included
 
-    def is_known(self, if_none_match: str) -> bool:
+    def reply(self, headers: Mapping[str, str]) -> Response:
+        """Return the file to a request with these headers: compressed, or that it is known."""
+        told = {**PAGE_HEADERS, "etag": self.tag, "vary": "accept-encoding"}
+        if self._is_known(headers.get("if-none-match", "")):
+            return Response(status_code=304, headers=told)
+        if "gzip" not in headers.get("accept-encoding", ""):
+            return Response(self.body, media_type=self.media_type, headers=told)
+        told["content-encoding"] = "gzip"
+        return Response(_packed(self.body), media_type=self.media_type, headers=told)
+
+    def _is_known(self, if_none_match: str) -> bool:
         """True if the header names this very content."""
         return self.tag in (each.strip().removeprefix("W/") for each in if_none_match.split(","))
 
 
 @cache
+def _packed(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
+
+
+@cache
 def page_files(package: str) -> Mapping[str, PageFile]:
-    """Return the files of a page by name: the shared ones, and `static/` of its package."""
-    folders = (resources.files("sax.look"), resources.files(package) / "static")
-    found = (each for folder in folders for each in folder.iterdir() if each.is_file())
+    """Return the files of a page by name: shared ones, its package's own, and its libraries'."""
+    own = resources.files(package)
+    folders = (resources.files("sax.look"), own / "static", own / "libraries")
+    found = (each for folder in folders if folder.is_dir() for each in folder.iterdir())
+    found = (each for each in found if each.is_file())
     kinds = ((each, each.name.rpartition(".")[2]) for each in found)
     return {each.name: _made(each.read_bytes(), kind) for each, kind in kinds if kind in _TYPES}
 

@@ -1,4 +1,4 @@
-/** Rows of a table: one is made anew only if it changed, so that focus and selection in it stay. */
+/** Rows of a table or a list: one is made anew only if it changed, so that focus and selection in it stay. */
 
 import { make } from "./element.js";
 
@@ -9,7 +9,8 @@ export class Rows {
 
   /**
    * @param {HTMLElement} into
-   * @param {{ key: (item: T) => string, row: (item: T) => HTMLElement, nothing: string }} of
+   * @param {{ key: (item: T) => string, row: (item: T) => HTMLElement, nothing: string, empty?: (text: string) => HTMLElement }} of
+   *   `empty`: the only row while there is none; of a table by default
    */
   constructor(into, of) {
     this.into = into;
@@ -28,7 +29,8 @@ export class Rows {
     }
     const nodes = [...this.#shown.values()].map((each) => each.node);
     if (!nodes.length) {
-      this.into.replaceChildren(make("tr", {}, make("td", { colspan: "9", class: "dim" }, nothing)));
+      const empty = this.of.empty ?? ((text) => make("tr", {}, make("td", { colspan: "9", class: "dim" }, text)));
+      this.into.replaceChildren(empty(nothing));
       return;
     }
     const same = nodes.length === this.into.childNodes.length && nodes.every((node, at) => node === this.into.childNodes[at]);

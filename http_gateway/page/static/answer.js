@@ -53,6 +53,29 @@ export class Answer {
     }
   }
 
+  /** Take what follows as the rest of this answer. @param {number} nowMs */
+  goOn(nowMs) {
+    this.finish = this.error = "";
+    this.beganMs = this.lastMs = nowMs;
+    this.firstMs = this.usage = null;
+  }
+
+  /** True if nothing came of it. */
+  get isEmpty() {
+    return !this.content && !this.reasoning && !this.calls.length;
+  }
+
+  /** What is kept of it: all but the probabilities and the times. */
+  get saved() {
+    const { content, reasoning, calls, usage, finish, error } = this;
+    return { content, reasoning, calls: calls.map((call) => ({ ...call })), usage, finish, error };
+  }
+
+  /** @param {object} saved as `saved` gives it */
+  static of(saved) {
+    return Object.assign(new Answer(0), saved);
+  }
+
   /** Seconds to the first token; null before it. */
   get firstTokenS() {
     return this.firstMs === null ? null : (this.firstMs - this.beganMs) / 1000;

@@ -4,9 +4,12 @@ import { key } from "./api.js";
 import { CellView } from "./cell_view.js";
 import { CellWatch } from "./cell_watch.js";
 import { ChatView } from "./chat_view.js";
-import { found } from "./element.js";
+import { ChatsView } from "./chats_view.js";
+import { copyButton } from "./clipboard.js";
+import { found, make, tell } from "./element.js";
 import { KeyDialog } from "./key_dialog.js";
 import { PublishDialogs } from "./publish_dialogs.js";
+import { asCurl, asPython } from "./shared_request.js";
 
 /** @import { Cell } from "./cell_figures.js" */
 
@@ -14,7 +17,23 @@ const VIEWS = ["chat", "cell"];
 const GENERATES = "lm.generate";
 
 const state = found("link-state", HTMLElement);
-const chat = new ChatView({ unauthorized: (why) => keys.open(why) });
+const chat = new ChatView({
+  unauthorized: (why) => keys.open(why),
+  changed: (kept) => {
+    void chats.keep(kept);
+    chats.mark(chat.id);
+  },
+});
+const chats = new ChatsView({
+  open: (kept) => {
+    if (kept.id !== chat.id) chat.open(kept);
+    chats.mark(kept.id);
+    showChats(false);
+    chat.composer.focus();
+  },
+  renamed: (kept) => kept.id === chat.id && chat.rename(kept.name),
+  removed: (kept) => kept.id === chat.id && startChat(),
+});
 const cell = new CellView({ unpublish: (model) => dialogs.unpublish(model) });
 const keys = new KeyDialog({ changed: () => void watch.look() });
 const dialogs = new PublishDialogs({ changed: () => void watch.look() });
@@ -32,7 +51,7 @@ function seen(now) {
   found("cell-name", HTMLElement).textContent = now.cell;
   document.title = now.cell ? `sax ${now.cell}` : "sax";
   dialogs.cell = now.cell;
-  chat.offer(now.models.filter(answers).map((model) => model.model));
+  chat.model.offer(now.models.filter(answers).map((model) => model.model));
   cell.take(now);
 }
 
@@ -72,19 +91,50 @@ for (const [index, name] of VIEWS.entries()) {
 
 found("new-chat", HTMLButtonElement).addEventListener("click", () => startChat());
 found("help-open", HTMLButtonElement).addEventListener("click", () => found("help-dialog", HTMLDialogElement).showModal());
-const settings = found("settings-open", HTMLButtonElement);
-settings.addEventListener("click", () => showSettings(settings.getAttribute("aria-expanded") !== "true"));
+found("share-open", HTMLButtonElement).addEventListener("click", () => share());
+const showSettings = cover("settings");
+const showChats = cover("chats");
 
-/** @param {boolean} shown on narrow screens, where it covers the chat */
-function showSettings(shown) {
-  settings.setAttribute("aria-expanded", String(shown));
-  found("settings", HTMLElement).classList.toggle("open", shown);
+/**
+ * The switch of a panel that covers the chat on narrow screens.
+ * @param {string} name of the panel, and of its button with "-open"
+ * @returns {(shown: boolean) => void}
+ */
+function cover(name) {
+  const button = found(`${name}-open`, HTMLButtonElement);
+  /** @param {boolean} shown */
+  const show = (shown) => {
+    button.setAttribute("aria-expanded", String(shown));
+    found(name, HTMLElement).classList.toggle("open", shown);
+  };
+  button.addEventListener("click", () => show(button.getAttribute("aria-expanded") !== "true"));
+  return show;
 }
 
 function startChat() {
   open("chat");
   chat.clear();
-  chat.prompt.focus();
+  chats.mark("");
+  chat.composer.focus();
+}
+
+/** Show the next request as curl and as Python. */
+function share() {
+  const texts = found("share-texts", HTMLElement);
+  texts.replaceChildren();
+  tell(found("share-trouble", HTMLElement), "");
+  try {
+    const body = chat.nextRequest();
+    const withKey = Boolean(key());
+    const made = { curl: asCurl(location.origin, body, withKey), Python: asPython(location.origin, body, withKey) };
+    for (const [name, text] of Object.entries(made)) {
+      const head = make("figcaption", {}, name, copyButton(() => text, "copy"));
+      texts.append(make("figure", { class: "block" }, head, make("pre", { tabindex: "0", "aria-label": name }, make("code", {}, text))));
+    }
+  } catch (error) {
+    tell(found("share-trouble", HTMLElement), error instanceof Error ? error.message : String(error));
+  }
+  found("share-dialog", HTMLDialogElement).showModal();
 }
 
 /** @param {EventTarget | null} target */
@@ -96,7 +146,8 @@ document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey) return;
   if (event.key === "Escape") {
     if (chat.busy) chat.stop();
-    else showSettings(false);
+    showSettings(false);
+    showChats(false);
   } else if (event.altKey && VIEWS[Number(event.key) - 1]) {
     open(VIEWS[Number(event.key) - 1], true);
     event.preventDefault();
@@ -105,7 +156,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
   } else if (!event.altKey && !isWriting(event.target) && event.key === "/") {
     open("chat");
-    chat.prompt.focus();
+    chat.composer.focus();
     event.preventDefault();
   } else if (!event.altKey && !isWriting(event.target) && event.key === "?") {
     found("help-dialog", HTMLDialogElement).showModal();
@@ -113,5 +164,5 @@ document.addEventListener("keydown", (event) => {
 });
 
 open(VIEWS.includes(location.hash.slice(1)) ? location.hash.slice(1) : "chat");
-chat.prompt.focus();
+chat.composer.focus();
 void watch.look();

@@ -1,5 +1,7 @@
-/** Shows one turn of a conversation. */
+/** Shows one turn of a conversation, with what can be done to it. */
 
+import { attachmentView } from "./attachment_view.js";
+import { copyButton } from "./clipboard.js";
 import { make, tell } from "./element.js";
 import { duration, figure } from "./quantity.js";
 import { Rendered } from "./rendered.js";
@@ -7,20 +9,99 @@ import { TokenView } from "./token_view.js";
 import { ToolCard } from "./tool_card.js";
 
 /** @import { Answer } from "./answer.js" */
+/** @import { UserTurn } from "./conversation.js" */
 
-/** @param {string} text */
-export function userMessage(text) {
-  return make("article", { class: "message user", "aria-label": "You" }, make("div", { class: "text plain" }, text));
+/**
+ * What a turn's buttons do.
+ * @typedef {object} TurnActions
+ * @property {(text: string) => void} edit
+ * @property {() => void} again
+ * @property {() => void} goOn
+ * @property {() => void} branch
+ * @property {() => void} remove
+ * @property {(step: number) => void} choose
+ * @property {(results: string[]) => void} give
+ *
+ * @typedef {object} TurnState
+ * @property {boolean} over false while it streams
+ * @property {boolean} last whether it is the last turn, and nothing streams but it
+ * @property {{ at: number, of: number }} version
+ * @property {boolean} unsent left out of requests, so that the rest fits
+ */
+
+export class UserView {
+  /** @param {UserTurn} turn @param {TurnActions} on */
+  constructor({ text, files = [] }, on) {
+    this.said = make("div", { class: "text plain" }, text);
+    const list = make("ul", { class: "attachments", hidden: !files.length }, files.map((file) => attachmentView(file)));
+    this.box = make("textarea", { rows: "2", "aria-label": "The message, edited" });
+    const cancel = button("Cancel", () => this.#edit(false));
+    const send = make("button", { type: "submit", class: "primary" }, "Send");
+    this.form = make("form", { class: "edit", hidden: true }, this.box, make("div", { class: "actions" }, cancel, send));
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const { value } = this.box;
+      if (!value.trim()) return;
+      this.#edit(false);
+      on.edit(value);
+    });
+    this.form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        this.#edit(false);
+        event.stopPropagation();
+      }
+    });
+    this.versions = new VersionSwitch(on.choose);
+    this.again = button("Again", on.again);
+    this.foot = make(
+      "footer",
+      {},
+      this.versions.node,
+      this.again,
+      button("Edit", () => this.#edit(true)),
+      copyButton(() => text, "quiet"),
+      button("Branch", on.branch),
+      button("Delete", on.remove),
+    );
+    this.node = make("article", { class: "message user", "aria-label": "You" }, list, this.said, this.form, this.foot);
+    this.text = text;
+  }
+
+  /** @param {TurnState} state */
+  show({ last, version, unsent }) {
+    this.versions.show(version);
+    this.again.hidden = !last;
+    this.node.classList.toggle("unsent", unsent);
+  }
+
+  /** @param {boolean} begins */
+  #edit(begins) {
+    this.box.value = this.text;
+    this.form.hidden = !begins;
+    this.said.hidden = this.foot.hidden = begins;
+    this.node.classList.toggle("editing", begins);
+    if (begins) this.box.focus();
+  }
 }
 
-/** @param {string} name @param {string} text */
-export function resultMessage(name, text) {
-  return make(
-    "article",
-    { class: "message result", "aria-label": `Result of ${name}` },
-    make("span", { class: "dim" }, `${name} returned`),
-    make("pre", {}, text),
-  );
+export class ResultView {
+  /** @param {string} name @param {string} text @param {TurnActions} on */
+  constructor(name, text, on) {
+    this.foot = make("footer", { hidden: true }, button("Again", on.again));
+    this.node = make(
+      "article",
+      { class: "message result", "aria-label": `Result of ${name}` },
+      make("span", { class: "dim" }, `${name} returned`),
+      make("pre", {}, text),
+      this.foot,
+    );
+  }
+
+  /** @param {TurnState} state */
+  show({ last, unsent }) {
+    this.foot.hidden = !last;
+    this.node.classList.toggle("unsent", unsent);
+  }
 }
 
 export class AnswerView {
@@ -29,8 +110,10 @@ export class AnswerView {
   /** @type {ToolCard[]} */
   #cards = [];
 
-  /** @param {{ give: (results: string[]) => void, again: () => void }} on */
-  constructor(on) {
+  /** @param {Answer} answer @param {boolean} probabilities @param {TurnActions} on */
+  constructor(answer, probabilities, on) {
+    this.answer = answer;
+    this.probabilities = probabilities;
     this.thought = make("div", { class: "text plain" });
     this.thoughts = make("details", { class: "thoughts", hidden: true }, make("summary", {}, "Reasoning"), this.thought);
     this.text = make("div", { class: "text" });
@@ -39,8 +122,19 @@ export class AnswerView {
     this.giving.addEventListener("click", () => on.give(this.#cards.map((card) => card.result.value)));
     this.trouble = make("p", { class: "trouble", role: "alert", hidden: true });
     this.figures = make("span", { class: "figures dim" });
-    this.again = make("button", { type: "button", class: "quiet", hidden: true }, "Again");
-    this.again.addEventListener("click", () => on.again());
+    this.versions = new VersionSwitch(on.choose);
+    this.again = button("Again", on.again);
+    this.goOn = button("Continue", on.goOn);
+    this.whenOver = make(
+      "span",
+      { class: "turn-actions", hidden: true },
+      this.versions.node,
+      this.again,
+      this.goOn,
+      copyButton(() => answer.content, "quiet"),
+      button("Branch", on.branch),
+      button("Delete", on.remove),
+    );
     this.node = make(
       "article",
       { class: "message answer", "aria-label": "Answer", "aria-busy": "true" },
@@ -49,26 +143,29 @@ export class AnswerView {
       this.calls,
       this.giving,
       this.trouble,
-      make("footer", {}, this.figures, this.again),
+      make("footer", {}, this.figures, this.whenOver),
     );
     this.rendered = new Rendered(this.text);
   }
 
-  /**
-   * @param {Answer} answer
-   * @param {{ over: boolean, last: boolean, probabilities: boolean }} state
-   */
-  show(answer, { over, last, probabilities }) {
+  /** @param {TurnState} state */
+  show({ over, last, version, unsent }) {
+    const { answer } = this;
     this.thoughts.hidden = !answer.reasoning;
     this.thought.textContent = answer.reasoning;
-    if (probabilities && answer.tokens.length) this.#showTokens(answer);
-    else this.rendered.show(answer.content);
+    if (this.probabilities && answer.tokens.length) this.#showTokens(answer);
+    else this.rendered.show(answer.content, over);
     this.#showCalls(answer, over && last);
     tell(this.trouble, answer.error);
     this.figures.textContent = told(answer, over);
-    this.again.hidden = !(over && last);
+    this.whenOver.hidden = !over;
+    this.versions.show(version);
+    this.again.hidden = !last;
+    // A call is not text that could go on.
+    this.goOn.hidden = !(last && answer.content && !answer.calls.length);
     this.node.setAttribute("aria-busy", String(!over));
     this.node.classList.toggle("waiting", !over && answer.firstMs === null);
+    this.node.classList.toggle("unsent", unsent);
   }
 
   /** @param {Answer} answer */
@@ -91,6 +188,32 @@ export class AnswerView {
     });
     this.giving.hidden = !(waiting && answer.calls.length);
   }
+}
+
+/** Steps between the versions of a turn; hidden while there is one only. */
+class VersionSwitch {
+  /** @param {(step: number) => void} choose */
+  constructor(choose) {
+    this.place = make("span");
+    this.before = button("‹", () => choose(-1), "The version before");
+    this.after = button("›", () => choose(1), "The next version");
+    this.node = make("span", { class: "versions", hidden: true }, this.before, this.place, this.after);
+  }
+
+  /** @param {{ at: number, of: number }} version */
+  show({ at, of }) {
+    this.node.hidden = of < 2;
+    this.place.textContent = `${at} of ${of}`;
+    this.before.disabled = at === 1;
+    this.after.disabled = at === of;
+  }
+}
+
+/** @param {string} text @param {() => void} does @param {string} [label] */
+function button(text, does, label = "") {
+  const node = make("button", { type: "button", class: "quiet", "aria-label": label || false }, text);
+  node.addEventListener("click", does);
+  return node;
 }
 
 /** @type {Record<string, string>} */

@@ -1,61 +1,115 @@
 /** Makes elements of Markdown, block by block, and keeps those that did not change. */
 
+import { copyButton } from "./clipboard.js";
 import { make } from "./element.js";
+import { formula, highlight } from "./late_libraries.js";
 import { blocks } from "./markdown.js";
 
-/** @import { Branch, Part } from "./markdown.js" */
+/** @import { Branch, Defined, Part } from "./markdown.js" */
 
 const TAGS = new Set(
-  ["p", "ul", "ol", "li", "blockquote", "hr", "br", "code", "strong", "em", "tr", "td", "th"],
+  ["p", "ul", "ol", "blockquote", "hr", "br", "code", "strong", "em", "del", "thead", "tbody", "tr"],
 );
+const OPEN = 2; // blocks at the end that what follows may still change
 
 export class Rendered {
-  /** @type {string[]} */
+  /** What each block that is shown was made of. @type {string[]} */
   #known = [];
+  #text = "";
+  /** Blocks that are read no more until the text is over, and where the rest begins. */
+  #done = { blocks: 0, offset: 0 };
+  /** @type {Defined} */
+  #defined = {};
 
   /** @param {HTMLElement} into */
   constructor(into) {
     this.into = into;
   }
 
-  /** @param {string} text */
-  show(text) {
-    const made = blocks(text);
-    const told = made.map((block) => JSON.stringify(block));
+  /** @param {string} text @param {boolean} over false while more of it may come */
+  show(text, over) {
+    if (over || !text.startsWith(this.#text)) {
+      this.#done = { blocks: 0, offset: 0 };
+      this.#defined = {};
+    }
+    this.#text = text;
+    const { blocks: kept, offset } = this.#done;
+    const rest = text.slice(offset);
+    const made = blocks(rest, this.#defined);
+    this.#put(kept, made.map(({ block }) => block), over);
+    const next = made.length - OPEN;
+    if (!over && next > 0) this.#done = { blocks: kept + next, offset: offset + startOf(rest, made[next].line) };
+  }
+
+  /** @param {number} from @param {Branch[]} made @param {boolean} over */
+  #put(from, made, over) {
+    const told = made.map((block, at) => JSON.stringify([block, isFinal(block, over || at < made.length - 1)]));
     let same = 0;
-    while (same < told.length && told[same] === this.#known[same]) same++;
-    while (this.into.childNodes.length > same) this.into.lastChild?.remove();
-    this.into.append(...made.slice(same).map(element));
-    this.#known = told;
+    while (same < told.length && told[same] === this.#known[from + same]) same++;
+    while (this.into.childNodes.length > from + same) this.into.lastChild?.remove();
+    this.into.append(...made.slice(same).map((block, at) => element(block, over || same + at < made.length - 1)));
+    this.#known = [...this.#known.slice(0, from), ...told];
   }
 }
 
-/** @param {Part} part @returns {Node} */
-function element(part) {
+/** Only code looks otherwise once it is whole. @param {Branch} block @param {boolean} final */
+function isFinal(block, final) {
+  return final && JSON.stringify(block).includes('"tag":"pre"');
+}
+
+/** @param {string} text @param {number} line @returns {number} */
+function startOf(text, line) {
+  let at = 0;
+  for (let n = 0; n < line; n++) at = text.indexOf("\n", at) + 1;
+  return at;
+}
+
+/** @param {Part} part @param {boolean} final @returns {Node} */
+function element(part, final) {
   if (typeof part === "string") return document.createTextNode(part);
-  const children = () => part.children.map(element);
-  if (part.tag === "pre") return codeBlock(part);
-  if (part.tag === "table") {
-    return make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, children())));
+  const children = () => part.children.map((each) => element(each, final));
+  switch (part.tag) {
+    case "pre":
+      return codeBlock(part, final);
+    case "math":
+      return formulaOf(part);
+    case "table":
+      return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" }, make("table", {}, children()));
+    case "a":
+      return make("a", { href: part.href ?? "", target: "_blank", rel: "noopener noreferrer" }, children());
+    case "th":
+    case "td":
+      return make(part.tag, { class: part.align ? `to-${part.align}` : false }, children());
+    case "li":
+      return listItem(part, children());
   }
-  if (part.tag === "a") {
-    return make("a", { href: part.href ?? "", target: "_blank", rel: "noopener noreferrer" }, children());
-  }
-  // The page has headings of its own, above these.
-  if (/^h[1-6]$/.test(part.tag)) return make("h3", {}, children());
+  // The page's own heading is above these; a level that is left out would confuse who cannot see them.
+  if (/^h[1-6]$/.test(part.tag)) return make("h2", { class: `like-${part.tag}` }, children());
   if (!TAGS.has(part.tag)) return make("span", {}, children());
   const start = part.tag === "ol" && part.start !== 1 && String(part.start);
   return make(/** @type {keyof HTMLElementTagNameMap} */ (part.tag), { start }, children());
 }
 
-/** @param {Branch} part */
-function codeBlock(part) {
+/** @param {Branch} part @param {Node[]} children */
+function listItem({ checked }, children) {
+  if (checked === undefined) return make("li", {}, children);
+  const box = make("input", { type: "checkbox", disabled: true, checked, "aria-label": checked ? "done" : "to do" });
+  return make("li", { class: "task" }, box, children);
+}
+
+/** @param {Branch} part @param {boolean} final */
+function codeBlock(part, final) {
   const text = String(part.children[0] ?? "");
-  const copy = make("button", { type: "button", class: "copy" }, "Copy");
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text);
-    copy.textContent = "Copied";
-  });
-  const head = make("figcaption", {}, make("span", { class: "dim" }, part.lang || "code"), copy);
-  return make("figure", { class: "block" }, head, make("pre", { tabindex: "0" }, make("code", {}, text)));
+  const code = make("code", {}, text);
+  if (final && part.lang) void highlight(code, part.lang, text);
+  const head = make("figcaption", {}, make("span", { class: "dim" }, part.lang || "code"), copyButton(() => text, "copy"));
+  return make("figure", { class: "block" }, head, make("pre", { tabindex: "0" }, code));
+}
+
+/** @param {Branch} part */
+function formulaOf({ children, display }) {
+  const text = String(children[0]);
+  const node = make("span", { class: display ? "formula display" : "formula", role: "math", "aria-label": text }, text);
+  void formula(node, text, display === true);
+  return node;
 }

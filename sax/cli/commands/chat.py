@@ -23,7 +23,7 @@ from sax.cli.terminal import open_client
 from sax.command import say
 from sax.errors import InvalidRequest
 from sax.fields.field import Kind
-from sax.fields.sampling import SAMPLING, SamplingRow
+from sax.fields.sampling import SAMPLING, UNCHANGED, SamplingRow
 from sax.format import quoted
 from sax.types import SamplingParams
 
@@ -54,6 +54,8 @@ class LineReader:
     def __enter__(self) -> LineReader:
         if readline is not None:
             readline.set_auto_history(False)
+            # What is pasted stays one message; Python turns it off for its own prompt.
+            readline.parse_and_bind("set enable-bracketed-paste on")
             with suppress(OSError):  # there is none yet
                 readline.read_history_file(self._file)
         return self
@@ -94,7 +96,8 @@ class LineReader:
             sys.stderr.flush()
             prompt = ""
         line = input(prompt)
-        if readline is not None and line.strip() and len(line) <= _MOST_LETTERS:
+        kept = line.strip() and len(line) <= _MOST_LETTERS and "\n" not in line
+        if readline is not None and kept:
             readline.add_history(line)
         return line
 
@@ -104,8 +107,9 @@ HELP = '''\
   /clear             forget the conversation
   /system TEXT       set the system prompt; without TEXT, remove it
   /set NAME VALUE    set a sampling field, e.g. /set temperature 0.5; alone, show them
-  /bye               leave (so do Ctrl-D and, twice, Ctrl-C)
-  """                begin a message of many lines; """ ends it
+  /show              the model, the system prompt and the fields that are set
+  /bye               leave (so do /exit, Ctrl-D and, twice, Ctrl-C)
+  """                begin a message of many lines; """ ends it; what is pasted needs none
   //TEXT             a message that begins with a slash
 Ctrl-C stops an answer.'''
 _CONVERTED: dict[Kind, Any] = {Kind.INTEGER: int, Kind.NUMBER: float, Kind.TEXT: str}
@@ -115,10 +119,12 @@ def goes_on(line: str, conversation: Conversation) -> bool:
     """Carry out a line; return False if it ends the conversation."""
     name, _, rest = line.strip().partition(" ")
     match name:
-        case "/bye":
+        case "/bye" | "/exit" | "/quit":
             return False
-        case "/help":
+        case "/help" | "/?":
             say(HELP)
+        case "/show":
+            _show(conversation)
         case "/clear":
             conversation.turns.clear()
         case "/system":
@@ -131,7 +137,11 @@ def goes_on(line: str, conversation: Conversation) -> bool:
 
 
 def _set(rest: str, conversation: Conversation) -> None:
-    words = rest.split(maxsplit=1)
+    # Ollama's spellings: /set parameter NAME VALUE, /set system TEXT.
+    words = rest.removeprefix("parameter ").split(maxsplit=1)
+    if len(words) == 2 and words[0] == "system":
+        conversation.system = words[1]
+        return
     if len(words) < 2:
         for name in _settable():
             say(f"  {name} = {getattr(conversation.sampling, name)}")
@@ -143,6 +153,14 @@ def _set(rest: str, conversation: Conversation) -> None:
         say(error.text)
         return
     conversation.sampling = replace(conversation.sampling, **{name: converted})
+
+
+def _show(conversation: Conversation) -> None:
+    say(f"  model  {conversation.model_id}")
+    say(f"  system {conversation.system or '(none)'}")
+    for name in _settable():
+        if (value := getattr(conversation.sampling, name)) != getattr(UNCHANGED, name):
+            say(f"  {name} = {value}")
 
 
 def _value(name: str, text: str) -> object:
@@ -176,7 +194,7 @@ def _settable() -> list[str]:
 _GREETING = "Ctrl-C stops an answer, Ctrl-D leaves, /help tells more."
 
 
-@takes_sampling(temperature=0.0, max_tokens=512)
+@takes_sampling(temperature=0.0)
 def chat(
     ctx: typer.Context,
     model: Model,

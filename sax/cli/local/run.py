@@ -68,7 +68,7 @@ _LOG_LINES = 8
 _ANSWERS_S = 2.0  # a cell that is there
 
 
-@takes_sampling(temperature=0.0, max_tokens=512)
+@takes_sampling(temperature=0.0)
 def run(
     ctx: typer.Context,
     model: Annotated[

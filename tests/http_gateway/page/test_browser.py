@@ -26,7 +26,7 @@ from sax.types import (
     ServableStatus,
     TokenChunk,
 )
-from tests.browser import chromium, tab, until
+from tests.browser import tab, until
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.identities import Identities
 
@@ -45,6 +45,7 @@ class Saying(FakeCell):
     def __init__(self, text: str, form: AnswerFormat | None = None) -> None:
         super().__init__(published())
         self.text, self.form = text, form
+        self.pause_s = 0.0  # after each chunk
 
     async def generate_to(
         self,
@@ -65,6 +66,8 @@ class Saying(FakeCell):
                     answer_format=None if index else self.form,
                 )
             )
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
 
 
 class Granting(FakeCell):
@@ -95,12 +98,6 @@ def gateway(cell: FakeCell, asks: Authentication | None = None) -> Iterator[str]
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
-
-
 def test_what_a_model_or_a_server_says_never_becomes_markup(browser: Any) -> None:
     cell = Saying(HOSTILE)
     model = published("/sax/test/bad", ready=0)
@@ -121,7 +118,7 @@ def test_what_a_model_or_a_server_says_never_becomes_markup(browser: Any) -> Non
         assert "<script>window.hit=1</script>" in text
         assert "[link](javascript:window.hit=1)" in text
         assert "<b>a</b>" in text
-        assert page.locator(".message.user").inner_text() == "<b>hello</b>"
+        assert page.locator(".message.user > .text").inner_text() == "<b>hello</b>"
         page.click("#tab-cell")
         assert "<img src=x" in page.locator("#models").inner_text()
         assert page.evaluate("window.hit") is None
@@ -173,7 +170,8 @@ def test_a_key_is_asked_for_kept_by_the_tab_and_decides_what_is_shown(
         page.reload()
         page.get_by_text("live", exact=True).wait_for()
         assert not dialog.is_visible()
-        assert page.evaluate("Object.keys(localStorage).length") == 0
+        kept = page.evaluate("JSON.stringify(localStorage)")
+        assert not any(token in kept for token in people.tokens.values())
         page.click("#key-open")
         dialog.get_by_role("button", name="Forget it").click()
         dialog.wait_for()
@@ -188,3 +186,25 @@ def test_a_gateway_that_goes_away_is_told_and_found_again(browser: Any) -> None:
         page.get_by_text("the gateway does not answer").wait_for()
         page.unroute("**/cell")
         page.get_by_text("live", exact=True).wait_for()
+
+
+def test_code_is_coloured_and_formulas_are_set_within_the_policy(browser: Any) -> None:
+    """Any breach of the page's policy is an error of the console, which fails the test."""
+    written = (
+        "$x^2$ and \\[\\colorbox{red}{$\\frac{a}{b}$} \\boxed{c} \\underbrace{d}_{e}\\] and "
+        "$\\undefined$, $\\href{javascript:window.hit=1}{x}$, $\\htmlStyle{color:red}{x}$\n\n"
+        "- [x] ~~done~~ https://example.test/x\n\n```python\ndef f(): return '<b>'\n```\n"
+    )
+    with gateway(Saying(written)) as url, tab(browser, url) as page:
+        until(page, "document.querySelector('#model').value !== ''")
+        page.fill("#prompt", "Write")
+        page.keyboard.press("Enter")
+        answer = page.locator(".message.answer")
+        answer.locator(".hljs-keyword").first.wait_for()
+        answer.locator(".formula .katex").nth(1).wait_for()
+        assert answer.locator(".formula.wrong").first.inner_text() == "\\undefined"
+        assert answer.locator("a[href^='javascript'], [style*='color:red']").count() == 0
+        assert answer.locator(".task input:checked").count() == 1
+        assert answer.locator("pre").inner_text().strip() == "def f(): return '<b>'"
+        assert page.evaluate("document.fonts.check('16px KaTeX_Main')")
+        assert page.evaluate("window.hit") is None

@@ -51,7 +51,7 @@ async def test_a_browser_gets_the_page_and_a_program_the_greeting(generation: in
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         page = await http.get("/", headers=BROWSER)
         assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert page.headers["vary"] == "accept"
+        assert page.headers["vary"] == "accept, accept-encoding"
         for accept in ("*/*", "application/json"):
             told = await http.get("/", headers={"accept": accept})
             assert told.json() == {"message": "HTTP Server for SAX Client"}
@@ -78,6 +78,8 @@ async def test_everything_that_the_page_and_its_modules_name_is_there(
         if name.endswith(".js"):
             text = FILES[name].body.decode()
             named |= {*re.findall(r'^import .* from "\./([\w.]+)"', text, re.MULTILINE)}
+            named |= {*re.findall(r'(?:[ (]import\("\./|href: "page/)([\w.]+)"', text)}
+    named |= {*re.findall(r"url\(([\w.-]+)\)", FILES["formulas.css"].body.decode())}
     assert {"app.js", "chat_view.js", "look.css", "theme.js", "icon.svg"} <= named
     for name in sorted(named):
         reply = await browser.get(f"/page/{name}")
@@ -104,19 +106,44 @@ async def test_nothing_else_is_sent(name: str, browser: httpx.AsyncClient) -> No
     assert (await browser.get(f"/page/{name}")).status_code == 404
 
 
+MODULES = {
+    name: file.body.decode()
+    for name, file in FILES.items()
+    if name.endswith((".js", ".html")) and not name.endswith("_library.js")
+}
+
+
 def test_no_module_can_make_markup_of_a_text() -> None:
     """The policy of the page would refuse most of these; none should be tried."""
     ways = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "srcdoc")
-    for name, file in FILES.items():
-        text = file.body.decode()
+    for name, text in MODULES.items():
         assert not [way for way in ways if way in text], name
 
 
 def test_modules_are_small_and_the_key_is_kept_by_the_tab_only() -> None:
-    for name, file in FILES.items():
-        text = file.body.decode()
+    for name, text in MODULES.items():
         assert not name.endswith(".js") or text.count("\n") <= 250, name
-        assert "localStorage" not in text or name == "theme.js"
+        assert "localStorage" not in text or name in ("theme.js", "settings_form.js")
+
+
+async def test_the_files_of_the_first_view_are_small_and_compressed(
+    browser: httpx.AsyncClient,
+) -> None:
+    """Libraries for code and formulas, and fonts, are fetched with the first of each."""
+    late = ("highlight_library.js", "formula_library.js", "formulas.css", "LICENSES.txt")
+    first = [name for name in FILES if name not in late and not name.endswith(".woff2")]
+    sizes = {}
+    for name in first:
+        path, accept = ("/", BROWSER) if name == "index.html" else (f"/page/{name}", {})
+        async with browser.stream(
+            "GET", path, headers={**accept, "accept-encoding": "gzip"}
+        ) as got:
+            sizes[name] = len(b"".join([part async for part in got.aiter_raw()]))
+            assert got.headers["content-encoding"] == "gzip", name
+    assert sum(sizes.values()) <= 150_000, sizes
+    plain = await browser.get("/page/app.js", headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.content == FILES["app.js"].body
 
 
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"

@@ -73,6 +73,7 @@ class FakeCell(
         self.script: list[ReplicaStatus] = []
         self.stops_after: int | None = None  # words, after which an answer never goes on
         self.refuses = False  # every question
+        self.finish_reason = "stop"  # of every answer
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -240,7 +241,7 @@ class FakeCell(
                 TokenChunk(
                     word if number == 1 else f" {word}",
                     (number,),
-                    finish_reason="stop" if number == len(words) else None,
+                    finish_reason=self.finish_reason if number == len(words) else None,
                     completion_tokens=number,
                 ),
             )

@@ -33,10 +33,10 @@ main()
 class Terminal:
     """`sax chat` on one side of a pseudo-terminal, and whoever types on the other."""
 
-    def __init__(self, *words: str, state: Path) -> None:
+    def __init__(self, *words: str, state: Path, term: str = "dumb") -> None:
         self._ours, theirs = pty.openpty()
         self.seen = ""
-        environ = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb"}
+        environ = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": term}
         self.process = subprocess.Popen(
             [sys.executable, "-c", _OWNER, *words],
             stdin=theirs,
@@ -90,15 +90,15 @@ def cell() -> Iterator[FakeCell]:
         yield running
 
 
-Chat = Callable[[], Terminal]
+Chat = Callable[..., Terminal]
 
 
 @pytest.fixture
 def chat(cell: FakeCell, tmp_path: Path) -> Iterator[Chat]:
     opened: list[Terminal] = []
 
-    def start() -> Terminal:
-        made = Terminal("chat", "m", "--admin", cell.address, state=tmp_path)
+    def start(term: str = "dumb") -> Terminal:
+        made = Terminal("chat", "m", "--admin", cell.address, state=tmp_path, term=term)
         opened.append(made)
         made.expect("> ")
         return made
@@ -204,4 +204,54 @@ def test_an_error_is_told_and_the_conversation_goes_on(cell: FakeCell, chat: Cha
     terminal.expect("HELLO[^>]*> ")
     assert cell.asked[-1].prompt == (Message("user", "hello"),)
     terminal.type("\x04")
+    assert terminal.close() == 0
+
+
+@pytest.mark.extended
+def test_what_is_pasted_is_one_message_and_answers_are_markdown(cell: FakeCell, chat: Chat) -> None:
+    terminal = chat("xterm")
+    terminal.type("\x1b[200~- first **one**\nsecond\n\n`third`\x1b[201~\n")
+    printed = terminal.expect("THIRD\\x1b.0m[^>]*> ")
+    assert cell.asked[-1].prompt == (Message("user", "- first **one**\nsecond\n\n`third`"),)
+    assert "\x1b[1mONE\x1b[0m" in printed, "bold"
+    terminal.type("/exit\n")
+    assert terminal.close() == 0
+
+
+@pytest.mark.extended
+def test_keys_that_are_pressed_during_an_answer_do_not_mix_with_it(
+    cell: FakeCell, chat: Chat
+) -> None:
+    terminal = chat()
+    cell.stops_after = 1
+    terminal.type("one two\n")
+    terminal.expect("ONE")
+    terminal.type("early ")
+    time.sleep(0.3)
+    assert "early" not in terminal.seen
+    terminal.interrupt()
+    terminal.expect("> ")
+    cell.stops_after = None
+    terminal.type("bird\n")
+    terminal.expect("BIRD[^>]*> ")
+    # Ctrl-C forgets what was typed before it, as everywhere.
+    assert cell.asked[-1].prompt[-1] == Message("user", "bird")
+    terminal.type("/quit\n")
+    assert terminal.close() == 0
+
+
+@pytest.mark.extended
+def test_an_answer_that_was_cut_says_so_and_ollamas_words_work(cell: FakeCell, chat: Chat) -> None:
+    terminal = chat()
+    for line in ("/set parameter top_k 7", "/set system be brief", "/show"):
+        terminal.type(line + "\n")
+    terminal.expect("system be brief[^>]*top_k = 7")
+    assert not cell.asked
+    terminal.type("/?\n")
+    terminal.expect("Ctrl-C stops an answer")
+    cell.finish_reason = "length"
+    terminal.type("hello\n")
+    terminal.expect("HELLO[^>]*the answer was cut")
+    assert cell.asked[-1].sampling.max_tokens is None
+    terminal.type("/bye\n")
     assert terminal.close() == 0

@@ -68,7 +68,7 @@ class LightUser:
         elif self._tokens > _WARM_UP:
             self.longest_gap_s = max(self.longest_gap_s, gap_s)
             if gap_s > _LONG_S:
-                print(f"{time.strftime('%H:%M:%S')} a pause of {gap_s:.2f} s", file=sys.stderr)
+                sys.stderr.write(f"{time.strftime('%H:%M:%S')} a pause of {gap_s:.2f} s\n")
 
 
 def _tell(**facts: object) -> None:

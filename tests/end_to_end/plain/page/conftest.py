@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import chromium, tab, until
+from tests.browser import READY, chromium, tab, until
 from tests.end_to_end.cell import Cell
-
-READY = "document.querySelector('#model').value !== ''"
 
 
 # Not for the session: while playwright runs, its process cannot run tests of coroutines.

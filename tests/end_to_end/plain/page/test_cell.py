@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import tab, until
+from tests.browser import READY, tab, until
 from tests.end_to_end.cell import SMOLLM2, Cell
-from tests.end_to_end.plain.page.conftest import READY
 from tests.end_to_end.plain.page.test_chat import BEGUN, ask, say
 
 OTHER = "/sax/test/other"

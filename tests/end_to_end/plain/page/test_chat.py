@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import tab, until
+from tests.browser import READY, tab, until
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.plain.conftest import CALLER
 from tests.end_to_end.tool_template import TOOLS
@@ -127,8 +127,11 @@ def test_the_system_prompt_and_the_fields_reach_the_model(page: Any) -> None:
 
 
 def test_a_field_out_of_range_is_told_in_the_gateways_words(page: Any) -> None:
-    answer = ask(page, "Hi.", temperature="7")
-    assert "temperature" in answer.locator(".trouble").inner_text()
+    page.fill("#temperature", "7")
+    say(page, "Hi.")
+    page.locator("#transcript .trouble").wait_for()
+    assert "temperature" in page.locator("#transcript .trouble").inner_text()
+    assert page.input_value("#prompt") == "Hi."
 
 
 def test_settings_outlive_a_reload_and_a_new_chat_empties_the_page(page: Any) -> None:
@@ -136,6 +139,7 @@ def test_settings_outlive_a_reload_and_a_new_chat_empties_the_page(page: Any) ->
     page.get_by_role("button", name="New chat").click()
     assert page.locator(".message").count() == 0
     page.reload()
+    until(page, READY)
     assert (page.input_value("#max_tokens"), page.input_value("#system")) == ("4", "Be kind.")
 
 

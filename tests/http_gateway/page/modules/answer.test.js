@@ -1,12 +1,10 @@
-/** An answer adds up its events; a conversation asks for the next one with all that was said. */
+/** An answer adds up its events. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Answer } from "./page/answer.js";
-import { Conversation } from "./page/conversation.js";
 
-const PLAIN = { system: "", sampling: {}, tools: [], toolChoice: "auto", probabilities: false };
 /** @param {object} delta @param {object} [more] */
 const chunk = (delta, more = {}) => ({ choices: [{ delta, ...more }] });
 
@@ -43,44 +41,14 @@ test("tokens keep their rivals, and an error is its message", () => {
   assert.equal(answer.error, "the replica is lost");
 });
 
-test("a request holds the system prompt, every turn and the fields", () => {
-  const talk = new Conversation();
-  talk.say("hi");
-  talk.begin(0).take(chunk({ content: "hello", reasoning: "not sent" }), 1);
-  talk.say("more");
-  const settings = { ...PLAIN, system: "Be brief.", sampling: { temperature: 0 }, probabilities: true };
-  const body = talk.request("m", settings);
-  assert.deepEqual(body.messages, [
-    { role: "system", content: "Be brief." },
-    { role: "user", content: "hi" },
-    { role: "assistant", content: "hello" },
-    { role: "user", content: "more" },
-  ]);
-  assert.deepEqual([body.model, body.temperature, body.logprobs, body.top_logprobs, body.stream], ["m", 0, true, 5, true]);
-  assert.ok(!("tools" in body));
-});
-
-test("results follow the calls that they are of", () => {
-  const talk = new Conversation();
-  talk.say("weather?");
-  talk.begin(0).take(chunk({ tool_calls: [{ index: 0, id: "c1", function: { name: "f", arguments: "{}" } }] }), 1);
-  assert.equal(talk.calls.length, 1);
-  talk.give(["sunny"]);
-  assert.equal(talk.calls.length, 0);
-  const tools = [{ type: "function", function: { name: "f" } }];
-  const body = /** @type {any} */ (talk.request("m", { ...PLAIN, tools, toolChoice: "required" }));
-  assert.deepEqual(body.messages.slice(1), [
-    { role: "assistant", content: "", tool_calls: [{ id: "c1", type: "function", function: { name: "f", arguments: "{}" } }] },
-    { role: "tool", tool_call_id: "c1", content: "sunny" },
-  ]);
-  assert.deepEqual([body.tools, body.tool_choice], [tools, "required"]);
-});
-
-test("an answer that never began is not sent, and can be taken back", () => {
-  const talk = new Conversation();
-  talk.say("hi");
-  talk.begin(0).take({ error: { message: "no" } }, 1);
-  assert.equal(/** @type {any} */ (talk.request("m", PLAIN)).messages.length, 1);
-  talk.takeBack();
-  assert.equal(talk.turns.length, 1);
+test("an answer goes on after its end, and is kept without probabilities", () => {
+  const answer = new Answer(0);
+  answer.take({ ...chunk({ content: "one" }, { finish_reason: "length" }), usage: { prompt_tokens: 3, completion_tokens: 4 } }, 1);
+  answer.goOn(5000);
+  assert.deepEqual([answer.finish, answer.usage, answer.isEmpty], ["", null, false]);
+  answer.take(chunk({ content: " two" }, { finish_reason: "stop" }), 6000);
+  assert.deepEqual([answer.content, answer.firstTokenS], ["one two", 1]);
+  const again = Answer.of(JSON.parse(JSON.stringify(answer.saved)));
+  assert.deepEqual(again.message, answer.message);
+  assert.deepEqual([again.finish, again.tokens], ["stop", []]);
 });

@@ -94,7 +94,7 @@ def fuzzed_grammars(cell: Cell) -> str:
                 assert took_s < SECONDS, f"{took_s:.0f} s: {what}"
                 told[reply.status_code] += 1
                 if took_s > 2:
-                    print(time.strftime("%H:%M:%S"), f"{took_s:.1f} s: {what}", file=sys.stderr)
+                    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {took_s:.1f} s: {what}\n")
     return f"{told.total()} requests: " + ", ".join(f"{n} {code}" for code, n in told.most_common())
 
 

@@ -1,0 +1,115 @@
+/** The box in which a message is written, with its buttons. A draft outlives a reload of the tab. */
+
+import { attachmentView } from "./attachment_view.js";
+import { attached } from "./attachments.js";
+import { found, tell } from "./element.js";
+
+/** @import { Attachment } from "./attachments.js" */
+
+const DRAFT = "sax-draft";
+
+export class Composer {
+  /** @type {Attachment[]} */
+  #files = [];
+
+  /** @param {{ send: () => void, stop: () => void }} on */
+  constructor(on) {
+    this.box = found("prompt", HTMLTextAreaElement);
+    this.send = found("send", HTMLButtonElement);
+    this.stop = found("stop", HTMLButtonElement);
+    found("composer", HTMLFormElement).addEventListener("submit", (event) => {
+      event.preventDefault();
+      on.send();
+    });
+    this.box.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      on.send();
+    });
+    this.stop.addEventListener("click", () => on.stop());
+    this.box.addEventListener("input", () => sessionStorage.setItem(DRAFT, this.box.value));
+    this.box.value = sessionStorage.getItem(DRAFT) ?? "";
+    this.list = found("attachments", HTMLElement);
+    this.trouble = found("attach-trouble", HTMLElement);
+    this.#takeFiles();
+  }
+
+  /** Files by button, paste and drop. */
+  #takeFiles() {
+    const input = found("attach-file", HTMLInputElement);
+    found("attach", HTMLButtonElement).addEventListener("click", () => input.click());
+    input.addEventListener("change", () => {
+      void this.#attach(input.files);
+      input.value = "";
+    });
+    this.box.addEventListener("paste", (event) => {
+      const { files } = /** @type {DataTransfer} */ (event.clipboardData);
+      if (!files.length) return;
+      event.preventDefault();
+      void this.#attach(files);
+    });
+    const chat = found("view-chat", HTMLElement);
+    chat.addEventListener("dragover", (event) => {
+      if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
+    });
+    chat.addEventListener("drop", (event) => {
+      if (!event.dataTransfer?.files.length) return;
+      event.preventDefault();
+      void this.#attach(event.dataTransfer.files);
+    });
+  }
+
+  /** @param {FileList | null} files */
+  async #attach(files) {
+    const read = await Promise.allSettled([...(files ?? [])].map(attached));
+    this.files = [...this.#files, ...read.flatMap((each) => (each.status === "fulfilled" ? [each.value] : []))];
+    tell(this.trouble, read.flatMap((each) => (each.status === "rejected" ? [each.reason.message] : [])).join(" "));
+    this.focus();
+  }
+
+  get files() {
+    return this.#files;
+  }
+
+  set files(files) {
+    this.#files = files;
+    const without = (/** @type {Attachment} */ file) => () => (this.files = this.#files.filter((each) => each !== file));
+    this.list.replaceChildren(...files.map((file) => attachmentView(file, without(file))));
+    this.list.hidden = !files.length;
+  }
+
+  get text() {
+    return this.box.value;
+  }
+
+  set text(text) {
+    this.box.value = text;
+    sessionStorage.setItem(DRAFT, text);
+  }
+
+  get isEmpty() {
+    return !this.text.trim() && !this.#files.length;
+  }
+
+  empty() {
+    this.fill({ text: "" });
+  }
+
+  /** Put a message back. @param {{ text: string, files?: Attachment[] }} message */
+  fill({ text, files = [] }) {
+    this.text = text;
+    this.files = files;
+    tell(this.trouble, "");
+  }
+
+  focus() {
+    this.box.focus();
+  }
+
+  /** @param {{ busy: boolean, able: boolean }} state */
+  show({ busy, able }) {
+    this.send.hidden = busy;
+    this.stop.hidden = !busy;
+    this.send.disabled = !able;
+  }
+}

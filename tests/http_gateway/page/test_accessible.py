@@ -1,0 +1,61 @@
+"""No view of the page breaks a rule of axe: light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser import READY, tab, until
+from tests.each_case import each_case
+from tests.house import ROOT
+from tests.http_gateway.page.test_browser import Saying, gateway
+from tests.http_gateway.page.test_chats import answered
+
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
+
+AXE = ROOT / ".cache/typescript/node_modules/axe-core/axe.min.js"
+SAID = """# Head
+
+$x^2$ and `code` [link](https://a.test)
+
+```python
+def f(): # no
+  return 'x', 1
+```
+
+| a |
+|---|
+| 1 |
+
+- [x] done
+"""
+VIEWS = {
+    "chat": "",
+    "code": "#share-open",
+    "help": "#help-open",
+    "cell": "#tab-cell",
+}
+
+
+@each_case("scheme, width", [("light", 1300), ("dark", 1300), ("light", 375), ("dark", 375)])
+def test_no_rule_of_axe_is_broken(browser: Any, scheme: str, width: int) -> None:
+    if not AXE.exists():
+        pytest.skip("axe is not here: make browser")
+    broken: dict[str, list[str]] = {}
+    look = {"color_scheme": scheme, "viewport": {"width": width, "height": 760}}
+    with gateway(Saying(SAID)) as url, tab(browser, url, **look) as page:
+        until(page, READY)
+        page.fill("#prompt", "Hello")
+        page.keyboard.press("Enter")
+        answered(page)
+        page.locator(".message.answer .katex").wait_for()
+        page.evaluate(AXE.read_text())
+        for name, opens in VIEWS.items():
+            if opens:
+                page.click(opens)
+            found = page.evaluate("axe.run().then(({violations}) => violations)")
+            broken[name] = [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found]
+            if page.locator("dialog[open]").count():
+                page.keyboard.press("Escape")
+    assert not any(broken.values()), broken
