@@ -101,8 +101,9 @@ def _told(source: str, tools: str | None, found: CallForm) -> tuple[str, CallFor
 
 def kinds_of(form: CallForm | None, tools: tuple[Tool, ...]) -> dict[str, dict[str, list[str]]]:
     """Return by tool and parameter the JSON types that a value may have, for a form that does not
-    tell texts from other values. Of tags, also those of values within one, by their paths."""
-    if form is None or form.arguments not in (Arguments.PAIRS, Arguments.TAGS):
+    tell texts from other values, or writes keys without quotes. Of tags, also those of values
+    within one, by their paths."""
+    if form is None or form.arguments in (Arguments.OBJECT, Arguments.JSON):
         return {}
     return {tool.name: _parameters(tool.parameters, form.item) for tool in tools}
 
@@ -125,10 +126,15 @@ def _parameters(source: str, item: str) -> dict[str, list[str]]:
             found[at] = sorted(types.of(value))
             if item and isinstance(value, dict) and at.count(".") < _DEEPEST:
                 waiting.append((at, cast("dict[str, Any]", value)))
-    return {key: types for key, types in found.items() if len(types) < len(_JSON_TYPES)}
+    return {
+        key: types
+        for key, types in found.items()
+        if len(types) < len(_JSON_TYPES) or not _PLAIN_KEY.fullmatch(key)
+    }
 
 
 _MOST_PATHS, _DEEPEST = 4096, 8
+_PLAIN_KEY = re.compile(r"[\w.-]*")  # it has nothing in it that may end keys
 
 
 def _members(parts: dict[str, Any], item: str) -> dict[str, Any]:
