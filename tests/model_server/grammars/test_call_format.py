@@ -110,14 +110,14 @@ def made(dialect: AnswerDialect, *, reasoning_open: bool = False, **options: Any
 
 
 def divided(
-    text: str, dialect: AnswerDialect, *, is_open: bool = False
+    text: str, dialect: AnswerDialect, *, is_open: bool = False, tools: tuple[Tool, ...] = TOOLS
 ) -> tuple[list[tuple[str, Any]], str]:
     """The calls and the content of an answer."""
-    kinds = kinds_of(dialect.calls, TOOLS)
+    kinds = kinds_of(dialect.calls, tools)
     format = AnswerFormat(dialect.tools, dialect.reasoning, is_open, dialect.calls, kinds)
     if dialect.tools == ToolParser.GPT_OSS:
         format = AnswerFormat(dialect.tools, ReasoningParser.GPT_OSS)
-    parser = AnswerParser(format, [tool.name for tool in TOOLS])
+    parser = AnswerParser(format, [tool.name for tool in tools])
     events = [*parser.push(text), *parser.finish()]
     names = [event.name for event in events if isinstance(event, CallBegun)]
     arguments = [""] * len(names)
@@ -139,6 +139,19 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
     assert not content, text
     for name, arguments in calls:
         jsonschema.validate(arguments, SCHEMAS[name])
+
+
+@each_case("dialect", DIALECTS)
+def test_keys_with_any_text_in_them_are_forced_and_read_back(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    keys = ("a,b", "a:b", "{", "}", "a b", "a=b", 'say "x"', "f(x", "a>b", "plain")
+    parts = {key: {"const": number} for number, key in enumerate(keys)}
+    schema = {"type": "object", "properties": parts, "required": [*keys]}
+    tool = Tool("f", "", json.dumps({**schema, "additionalProperties": False}))
+    forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+    calls, content = divided(walk(compiler, forced, 1), dialect, tools=(tool,))
+    assert (calls, content) == ([("f", {key: n for n, key in enumerate(keys)})], "")
 
 
 @cache
