@@ -11,6 +11,8 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from model_server.grammars.call_format import after_thoughts, call_format
 from model_server.grammars.compiler import GrammarCompiler
@@ -181,6 +183,54 @@ def test_what_the_grammar_of_a_family_allows_is_calls_and_nothing_else(
         assert not content, text
         for name, arguments in calls:
             jsonschema.validate(arguments, SCHEMAS[name])
+
+
+TEXTS = st.sampled_from(["Oslo", "", "a b", " c", "it's", 'say "x"', "1", "null", "{x}", "d, e: f",
+                         "<b>", "\n", "\U0001f600"])  # fmt: skip
+LEAVES = st.lists(TEXTS, min_size=1, max_size=3).map(lambda texts: {"enum": texts}) | (
+    st.sampled_from([{"type": "integer", "minimum": -3, "maximum": 12}, {"type": "boolean"},
+                     {"type": "null"}, {"const": 1.5}, {"type": ["boolean", "null"]}])
+)  # fmt: skip
+NESTED_KEYS = st.sampled_from(["x", "y_z", "a-b", "if", "a,b", "a:b", "{a", "a b"])
+KEYS = NESTED_KEYS | st.sampled_from(["}", "a=b", 'say "x"', "f(x", "a>b", "https://x/?y=1&z"])
+
+
+@st.composite
+def objects(
+    draw: st.DrawFn, keys: st.SearchStrategy[str], values: st.SearchStrategy[Any]
+) -> dict[str, Any]:
+    parts = draw(st.dictionaries(keys, values, max_size=4))
+    required = [key for key in parts if draw(st.booleans())]
+    made = {"type": "object", "properties": parts, "required": required}
+    return {**made, "additionalProperties": False}
+
+
+VALUES = (
+    LEAVES
+    | LEAVES.map(lambda each: {"type": "array", "items": each})
+    | objects(NESTED_KEYS, LEAVES)
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", golden())
+def test_calls_under_random_schemas_are_read_back_and_valid(
+    compiler: GrammarCompiler, family: str
+) -> None:
+    dialect = golden()[family]
+
+    @settings(max_examples=40, deadline=None)
+    @given(objects(KEYS, VALUES), st.integers(0, 2**32))
+    def each(schema: dict[str, Any], seed: int) -> None:
+        tool = Tool("f", "", json.dumps(schema))
+        forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+        text = walk(compiler, forced, seed)
+        calls, content = divided(text, dialect, tools=(tool,))
+        assert [name for name, _ in calls] == ["f"], text
+        assert not content, text
+        jsonschema.validate(calls[0][1], schema)
+
+    each()
 
 
 @each_case("dialect", DIALECTS)
