@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, cast
 
-from model_server.text.dialect import SchemaTypes
+from model_server.text.dialect import SchemaTypes, referred
 from sax.call_form import Arguments, CallForm
 
 Format = dict[str, Any]
@@ -55,15 +55,16 @@ def _listed(one: Format, separator: str) -> Format:
 
 def arguments_format(form: CallForm, schema: dict[str, Any]) -> Format:
     """Return the format of arguments that match the schema of an object."""
+    parts = referred(schema)
     match form.arguments:
         case Arguments.PAIRS:
-            return _members(schema, _Pairs(form, schema), form.comma)
+            return _members(parts, _Pairs(form, schema), form.comma)
         case Arguments.PYTHON:
-            return _members(schema, _Keywords(form, schema), form.comma or ", ")
+            return _members(parts, _Keywords(form, schema), form.comma or ", ")
         case Arguments.TAGS:
-            return _members(schema, _Tags(form, schema), "")
+            return _members(parts, _Tags(form, schema), "")
         case Arguments.LOOSE:
-            return _Loose(form, schema).object(schema)
+            return _Loose(form, schema).object(parts)
         case _:
             return _json(schema)
 

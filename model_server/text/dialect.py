@@ -118,7 +118,7 @@ def _parameters(source: str, item: str) -> dict[str, list[str]]:
     root = cast("dict[str, Any]", schema)
     types = SchemaTypes(root)
     found: dict[str, list[str]] = {}
-    waiting = [("", root)]
+    waiting = [("", referred(root))]
     while waiting and len(found) < _MOST_PATHS:
         path, parts = waiting.pop()
         for key, value in _members(parts, item if path else "").items():
@@ -194,6 +194,18 @@ class SchemaTypes:
             for one in cast("list[Any]", every):
                 allowed &= self.of(one, depth)
         return allowed
+
+
+def referred(root: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a schema that it refers to at its top, or the schema itself: generators
+    write so what has a name."""
+    parts = root
+    for _ in range(_DEEPEST):
+        target = _pointed(root, ref) if isinstance(ref := parts.get("$ref"), str) else None
+        if not isinstance(target, dict) or "properties" in parts:
+            break
+        parts = cast("dict[str, Any]", target)
+    return parts
 
 
 def _pointed(root: dict[str, Any], ref: str) -> Any:

@@ -381,6 +381,20 @@ def test_a_schema_that_is_none_in_parts_ends_nothing(dialect: AnswerDialect) -> 
         made(dialect, tools=(Tool("f", "", json.dumps(schema)),))
 
 
+@each_case("dialect", DIALECTS)
+def test_a_schema_that_only_refers_to_one_is_that_one(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    parts = {"code": {"enum": ["31"]}, "count": {"const": 31}}
+    named: dict[str, Any] = {"type": "object", "properties": parts, "required": ["code", "count"]}
+    named |= {"title": "f", "additionalProperties": False}
+    schema = {"$ref": "#/definitions/f", "definitions": {"f": named}}
+    tool = Tool("f", "", json.dumps(schema))
+    forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+    calls, _ = divided(walk(compiler, forced, 1), dialect, tools=(tool,))
+    assert calls == [("f", {"code": "31", "count": 31})]
+
+
 @each_case("dialect", [each for each in DIALECTS if each.calls in (GEMMA, QWEN_CODER, GEMMA_4)])
 def test_what_is_required_is_written_even_where_no_property_is_named_so(
     compiler: GrammarCompiler, dialect: AnswerDialect
