@@ -55,7 +55,7 @@ def _listed(one: Format, separator: str) -> Format:
 
 def arguments_format(form: CallForm, schema: dict[str, Any]) -> Format:
     """Return the format of arguments that match the schema of an object."""
-    parts = referred(schema)
+    parts = referred(schema, schema)
     match form.arguments:
         case Arguments.PAIRS:
             return _members(parts, _Pairs(form, schema), form.comma)
@@ -135,6 +135,10 @@ class _Style(ABC):
             return _json(schema)
         return _json({**cast("dict[str, Any]", schema), **self._definitions})
 
+    def referred(self, schema: Any) -> dict[str, Any]:
+        """Return the schema that one stands for; {} for what is none."""
+        return referred(self.root, cast("dict[str, Any]", schema)) if isinstance(schema, dict) else {}
+
     def texts(self, schema: Any) -> list[str]:
         """Return the texts of an enum of nothing else."""
         parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
@@ -197,7 +201,7 @@ class _Tags(_Style):
 
     def _values(self, schema: Any) -> list[Format]:
         types = self.types.of(schema)
-        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        parts = self.referred(schema)
         options: list[Format] = []
         if "string" in types:
             known = self.texts(schema)
@@ -245,7 +249,7 @@ class _Loose(_Style):
 
     def _value(self, schema: Any) -> Format:
         types = self.types.of(schema)
-        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        parts = self.referred(schema)
         deep = self._depth >= _DEEPEST
         options = [
             *([self._text(schema)] if "string" in types else []),

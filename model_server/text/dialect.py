@@ -118,14 +118,14 @@ def _parameters(source: str, item: str) -> dict[str, list[str]]:
     root = cast("dict[str, Any]", schema)
     types = SchemaTypes(root)
     found: dict[str, list[str]] = {}
-    waiting = [("", referred(root))]
+    waiting = [("", referred(root, root))]
     while waiting and len(found) < _MOST_PATHS:
         path, parts = waiting.pop()
         for key, value in _members(parts, item if path else "").items():
             at = f"{path}.{key}" if path else key
             found[at] = sorted(types.of(value))
             if item and isinstance(value, dict) and at.count(".") < _DEEPEST:
-                waiting.append((at, cast("dict[str, Any]", value)))
+                waiting.append((at, referred(root, cast("dict[str, Any]", value))))
     return {
         key: types
         for key, types in found.items()
@@ -196,16 +196,28 @@ class SchemaTypes:
         return allowed
 
 
-def referred(root: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a schema that it refers to at its top, or the schema itself: generators
-    write so what has a name."""
-    parts = root
+def referred(root: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema that a part stands for: what it refers to, or its only option beside null.
+
+    Generators write so what has a name, and what may be left out. root: what references point into.
+    """
     for _ in range(_DEEPEST):
-        target = _pointed(root, ref) if isinstance(ref := parts.get("$ref"), str) else None
-        if not isinstance(target, dict) or "properties" in parts:
+        if "properties" in parts or "items" in parts:
             break
-        parts = cast("dict[str, Any]", target)
+        ref = parts.get("$ref")
+        inner = _pointed(root, ref) if isinstance(ref, str) else _only_option(parts)
+        if not isinstance(inner, dict):
+            break
+        parts = cast("dict[str, Any]", inner)
     return parts
+
+
+def _only_option(parts: dict[str, Any]) -> Any:
+    for word in ("allOf", "anyOf", "oneOf"):
+        if isinstance(options := parts.get(word), list):
+            others = [one for one in cast("list[Any]", options) if one != {"type": "null"}]
+            return others[0] if len(others) == 1 else None
+    return None
 
 
 def _pointed(root: dict[str, Any], ref: str) -> Any:

@@ -52,6 +52,7 @@ WEATHER: dict[str, Any] = {
     "additionalProperties": False,
 }
 TOOLS = (Tool("get_weather", "", json.dumps(WEATHER)), Tool("now"))
+_CLOSED = {"additionalProperties": False}
 SCHEMAS = {"get_weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
 QWEN_CODER = CallForm(
     Arguments.PAIRS,
@@ -393,6 +394,26 @@ def test_a_schema_that_only_refers_to_one_is_that_one(
     forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
     calls, _ = divided(walk(compiler, forced, 1), dialect, tools=(tool,))
     assert calls == [("f", {"code": "31", "count": 31})]
+
+
+@each_case("dialect", DIALECTS)
+def test_values_within_values_keep_to_the_definitions_that_they_refer_to(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    named = {"type": "object", "properties": {"code": {"enum": ["31"]}}, "required": ["code"]}
+    refers = {"$ref": "#/$defs/Named"}
+    parts: dict[str, Any] = {
+        "one": refers | {"description": "as pydantic writes it"},
+        "maybe": {"anyOf": [refers, {"type": "null"}], "default": None},
+        "many": {"type": "array", "items": refers},
+    }
+    schema = {"type": "object", "properties": parts, "required": [*parts]}
+    schema |= {"additionalProperties": False, "$defs": {"Named": named | _CLOSED}}
+    tool = Tool("f", "", json.dumps(schema))
+    forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+    for seed in range(3):
+        ((_, arguments),), _ = divided(walk(compiler, forced, seed), dialect, tools=(tool,))
+        jsonschema.validate(arguments, schema)
 
 
 @each_case("dialect", [each for each in DIALECTS if each.calls in (GEMMA, QWEN_CODER, GEMMA_4)])
