@@ -141,7 +141,7 @@ class _Style(ABC):
 
     def texts(self, schema: Any) -> list[str]:
         """Return the texts of an enum of nothing else."""
-        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        parts = self.referred(schema)
         given: Any = [parts["const"]] if "const" in parts else parts.get("enum")
         values = cast("list[Any]", given) if isinstance(given, list) else []
         return [str(v) for v in values] if all(isinstance(v, str) for v in values) else []

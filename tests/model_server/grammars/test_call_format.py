@@ -406,9 +406,11 @@ def test_values_within_values_keep_to_the_definitions_that_they_refer_to(
         "one": refers | {"description": "as pydantic writes it"},
         "maybe": {"anyOf": [refers, {"type": "null"}], "default": None},
         "many": {"type": "array", "items": refers},
+        "colour": {"$ref": "#/$defs/Colour"},
     }
-    schema = {"type": "object", "properties": parts, "required": [*parts]}
-    schema |= {"additionalProperties": False, "$defs": {"Named": named | _CLOSED}}
+    definitions = {"Named": named | _CLOSED, "Colour": {"enum": ["red", "blue"]}}
+    schema = {"type": "object", "properties": parts, "required": [*parts], "$defs": definitions}
+    schema |= _CLOSED
     tool = Tool("f", "", json.dumps(schema))
     forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
     for seed in range(3):
