@@ -6,6 +6,7 @@ closing one, or one of its enum.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, cast
@@ -22,6 +23,7 @@ _PLAIN = frozenset(
         *("title", "description", "$schema"),
     }
 )
+_MOST_EXPANDED = 1024
 _DEEPEST = 3  # values of any kind in one another, where texts have quotes of their own
 
 
@@ -115,6 +117,7 @@ class _Style(ABC):
         self.form = form
         self.root = root
         self.types = SchemaTypes(root)
+        self.expanded = [0]  # values of what was referred to, of all values within values
         self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
 
     @abstractmethod
@@ -133,11 +136,19 @@ class _Style(ABC):
                 return either(*(const(word) for kind in sorted(types) for word in words[kind]))
         if not isinstance(schema, dict):
             return _json(schema)
-        return _json({**cast("dict[str, Any]", schema), **self._definitions})
+        parts = cast("dict[str, Any]", schema)
+        return _json(parts | self._definitions if '"$ref"' in json.dumps(parts) else parts)
 
     def referred(self, schema: Any) -> dict[str, Any]:
-        """Return the schema that one stands for; {} for what is none."""
-        return referred(self.root, cast("dict[str, Any]", schema)) if isinstance(schema, dict) else {}
+        """Return the schema that one stands for; {} for what is none, and once there were many:
+        a schema may refer to itself in many places."""
+        if not isinstance(schema, dict):
+            return {}
+        parts = cast("dict[str, Any]", schema)
+        found = referred(self.root, parts)
+        if found is not parts:
+            self.expanded[0] += 1 + len(found.get("properties") or ())
+        return found if self.expanded[0] <= _MOST_EXPANDED else {}
 
     def texts(self, schema: Any) -> list[str]:
         """Return the texts of an enum of nothing else."""
@@ -208,7 +219,7 @@ class _Tags(_Style):
             options.append(either(*map(const, known)) if known else _ANY)
         if self._depth < _DEEPEST:
             inner = _Tags(self.form, self.root, self._depth + 1)
-            inner.types = self.types
+            inner.types, inner.expanded = self.types, self.expanded
             if "array" in types:
                 item = inner.pair(self.form.item, parts.get("items", {}))
                 options.append(_listed(item, ""))
@@ -238,7 +249,7 @@ class _Loose(_Style):
 
     def _inner(self) -> _Loose:
         inner = _Loose(self.form, self.root, self._depth + 1)
-        inner.types = self.types
+        inner.types, inner.expanded = self.types, self.expanded
         return inner
 
     def pair(self, key: str, schema: Any) -> Format:

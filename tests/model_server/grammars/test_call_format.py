@@ -440,3 +440,13 @@ def test_a_parameter_of_many_parts_that_refer_to_it_is_looked_at_once() -> None:
     tool = Tool("f", "", json.dumps({"type": "object", "properties": {"a": itself}}))
     assert kinds_of(QWEN_CODER, (tool,)) == {"f": {}}
     made(AnswerDialect("learnt", calls=QWEN_CODER), tools=(tool,))
+
+
+@each_case("form", [MINIMAX_M3, GEMMA_4])
+def test_a_schema_that_refers_to_itself_in_many_places_is_expanded_in_a_few(form: CallForm) -> None:
+    parts = {f"a{number}": {"$ref": "#"} for number in range(60)}
+    tool = Tool("f", "", json.dumps({"type": "object", "properties": parts}))
+    asked = made(AnswerDialect("learnt", calls=form), tools=(tool,))
+    assert isinstance(asked.value, str)
+    assert len(asked.value) < 2 << 20
+    assert len(kinds_of(form, (tool,))["f"]) < 5000
