@@ -147,7 +147,7 @@ class _Style(ABC):
         parts = cast("dict[str, Any]", schema)
         found = referred(self.root, parts)
         if found is not parts:
-            self.expanded[0] += 1 + len(found.get("properties") or ())
+            self.expanded[0] += 1 + _size(found.get("properties"))
         return found if self.expanded[0] <= _MOST_EXPANDED else {}
 
     def texts(self, schema: Any) -> list[str]:
@@ -156,6 +156,10 @@ class _Style(ABC):
         given: Any = [parts["const"]] if "const" in parts else parts.get("enum")
         values = cast("list[Any]", given) if isinstance(given, list) else []
         return [str(v) for v in values] if all(isinstance(v, str) for v in values) else []
+
+
+def _size(properties: Any) -> int:
+    return len(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else 0
 
 
 class _Pairs(_Style):
