@@ -23,7 +23,7 @@ _PLAIN = frozenset(
         *("title", "description", "$schema"),
     }
 )
-_MOST_EXPANDED = 1024
+_MOST_NESTED = 20_000  # values of objects within values that are written out, some repeatedly
 _DEEPEST = 3  # values of any kind in one another, where texts have quotes of their own
 
 
@@ -117,7 +117,7 @@ class _Style(ABC):
         self.form = form
         self.root = root
         self.types = SchemaTypes(root)
-        self.expanded = [0]  # values of what was referred to, of all values within values
+        self.left = [_MOST_NESTED]
         self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
 
     @abstractmethod
@@ -140,15 +140,15 @@ class _Style(ABC):
         return _json(parts | self._definitions if '"$ref"' in json.dumps(parts) else parts)
 
     def referred(self, schema: Any) -> dict[str, Any]:
-        """Return the schema that one stands for; {} for what is none, and once there were many:
-        a schema may refer to itself in many places."""
-        if not isinstance(schema, dict):
-            return {}
-        parts = cast("dict[str, Any]", schema)
-        found = referred(self.root, parts)
-        if found is not parts:
-            self.expanded[0] += 1 + _size(found.get("properties"))
-        return found if self.expanded[0] <= _MOST_EXPANDED else {}
+        """Return the schema that one stands for; {} for what is none."""
+        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        return referred(self.root, parts)
+
+    def bounded(self, parts: Mapping[str, Any], values: int) -> Mapping[str, Any]:
+        """Return the schema of an object within a value, of which so many values are written out;
+        {}, any object, once there were too many: a schema may refer to itself in many places."""
+        self.left[0] -= values
+        return parts if self.left[0] >= 0 else {}
 
     def texts(self, schema: Any) -> list[str]:
         """Return the texts of an enum of nothing else."""
@@ -158,7 +158,8 @@ class _Style(ABC):
         return [str(v) for v in values] if all(isinstance(v, str) for v in values) else []
 
 
-def _size(properties: Any) -> int:
+def _size(parts: Mapping[str, Any]) -> int:
+    properties = parts.get("properties")
     return len(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else 0
 
 
@@ -223,12 +224,12 @@ class _Tags(_Style):
             options.append(either(*map(const, known)) if known else _ANY)
         if self._depth < _DEEPEST:
             inner = _Tags(self.form, self.root, self._depth + 1)
-            inner.types, inner.expanded = self.types, self.expanded
+            inner.types, inner.left = self.types, self.left
             if "array" in types:
                 item = inner.pair(self.form.item, parts.get("items", {}))
                 options.append(_listed(item, ""))
             if "object" in types:
-                options.append(_members(parts, inner, ""))
+                options.append(_members(self.bounded(parts, 1 + _size(parts)), inner, ""))
         if scalars := sorted(types & {"number", "boolean", "null"}):
             only = types == set(scalars)
             options.append(self.json(schema if only else {"type": scalars}))
@@ -247,13 +248,18 @@ class _Loose(_Style):
     def __init__(self, form: CallForm, root: dict[str, Any], depth: int = 0) -> None:
         super().__init__(form, root)
         self._depth = depth
+        self._copies = 1  # of an object's format, in those around it
 
     def object(self, schema: Mapping[str, Any]) -> Format:
-        return in_row(const("{"), _members(schema, self._inner(), ","), const("}"))
+        size = 1 + _size(schema)
+        if self._depth:  # each value is written out behind every one that may come first
+            schema = self.bounded(schema, self._copies * size * (size + 1) // 2)
+        inner = self._inner(self._copies * size)
+        return in_row(const("{"), _members(schema, inner, ","), const("}"))
 
-    def _inner(self) -> _Loose:
+    def _inner(self, copies: int) -> _Loose:
         inner = _Loose(self.form, self.root, self._depth + 1)
-        inner.types, inner.expanded = self.types, self.expanded
+        inner.types, inner.left, inner._copies = self.types, self.left, copies
         return inner
 
     def pair(self, key: str, schema: Any) -> Format:
@@ -286,5 +292,5 @@ class _Loose(_Style):
         return tag(quote, _ANY, quote)
 
     def _array(self, parts: Mapping[str, Any]) -> Format:
-        items = self._inner()._value(parts.get("items", {}))
+        items = self._inner(self._copies)._value(parts.get("items", {}))
         return in_row(const("["), _listed(items, ","), const("]"))
