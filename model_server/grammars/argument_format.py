@@ -20,7 +20,7 @@ _KEY: Format = {"type": "regex", "pattern": r"[A-Za-z_][A-Za-z0-9_.-]{0,63}"}
 _PLAIN = frozenset(
     {
         *("type", "properties", "required", "additionalProperties", "$defs", "definitions"),
-        *("title", "description", "$schema"),
+        *("title", "description", "$schema", "$id", "$comment", "default", "examples"),
     }
 )
 _MOST_NESTED = 20_000  # values of objects within values that are written out, some repeatedly
