@@ -24,6 +24,7 @@ _BLANK = re.compile(r"\s*")
 _KEY = re.compile(r"((?:[^\s=,()\[\]{}\"'][^=,()\[\]{}\"']*)?[\w-])\s*=")
 _UNUSUAL = re.compile(r"[=,()\[\]{}\"']|[^\w-]\Z")  # in keys: they are read if they are known
 _NO_ESCAPE = re.compile(r"\\(?![\\'\"abfnrtvxuUN0-7\n])")  # of Python, which warns of it
+_LINE_END = re.compile(r"(?<!\\)[\n\r]")  # which ends no text of a call
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?\Z")  # of JSON
 
 
@@ -154,7 +155,7 @@ def _python(text: str) -> str:
     if text.startswith('"'):
         with suppress(ValueError):
             return repr(json.loads(text, strict=False))
-    return _NO_ESCAPE.sub(r"\\\\", text)
+    return _LINE_END.sub(lambda found: repr(found[0])[1:-1], _NO_ESCAPE.sub(r"\\\\", text))
 
 
 class _Values:

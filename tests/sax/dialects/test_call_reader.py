@@ -242,10 +242,12 @@ def test_an_answer_that_is_cut_is_the_same_in_any_pieces(family: str) -> None:
 @each_case("text, arguments", [
     ("f(a b=1, c = 2)", {"a b": 1, "c": 2}),
     ("f(a.b=[1], c:d='x')", {"a.b": [1], "c:d": "x"}),
+    ("f(a='x\ny', b=\"it\\'s\n\")", {"a": "x\ny", "b": "it's\n"}),
+    ("f(a='''x\ny''')", {"a": "x\ny"}),
     ("f(a, b=1)", None),
     ("f(a == 1)", None),
 ])  # fmt: skip
-def test_keys_that_python_does_not_have_are_read(text: str, arguments: Any) -> None:
+def test_keys_and_line_ends_that_python_does_not_take_are_read(text: str, arguments: Any) -> None:
     form = form_of("lfm2")
     for pieces in ([said := f"{form.mark}[{text}]{form.end[1:]}"], [*said]):
         made = parsed(pieces, AnswerFormat("learnt", calls=form))
