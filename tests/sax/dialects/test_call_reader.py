@@ -209,6 +209,7 @@ ODD = ("a,b", "a:b", "a:{b", "a:", "a::b", "}", "{", "a b", "a=b", "a = b", "a="
 def test_the_keys_of_a_tool_may_have_any_text_in_them(family: str) -> None:
     form = form_of(family)
     calls: list[Call] = [("f", {key: n for n, key in enumerate(ODD)}), ("add", {"{": "x", "a": 1})]
+    calls = calls[:1] if form.one else calls
     text = written(form, calls)
     check(form, calls, text, [text[at : at + 3] for at in range(0, len(text), 3)])
 
