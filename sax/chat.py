@@ -184,7 +184,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, gc=False):
     reasoning: str = ReasoningParser.NONE
     reasoning_open: bool = False  # the answer begins inside the reasoning
     calls: CallForm | None = None  # None: as `tools` says
-    # By tool and parameter, the JSON types of values, where a form writes values without quotes.
+    # By tool and parameter, the JSON types of values, where a form writes values or keys without
+    # quotes.
     kinds: dict[str, dict[str, list[str]]] = {}
     thoughts: tuple[str, str] | None = None  # around the reasoning; None: as `reasoning` says
     generic: bool = False  # the model's template has no tools: sax told it of them

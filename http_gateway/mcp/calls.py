@@ -73,15 +73,21 @@ class McpCalls:
             return _failed(f"{name} is no tool of this request's servers")
         span = RequestRecord.current().span
         done = span.tool(name, label) if span is not None else None
+        outcome = None  # of a call that was cancelled
+        try:
+            outcome = await self._outcome(server, name, arguments)
+        finally:
+            if done is not None:
+                done("failed" if outcome is not None and outcome.failed else "")
+        return outcome
+
+    async def _outcome(self, server: NamedServer, name: str, arguments: str) -> McpOutcome:
         try:
             given = _arguments(arguments or "{}")
             async with self._servers.session(server.url, server.headers) as session:
-                outcome = await session.call(name, given)
+                return await session.call(name, given)
         except McpFailed as exc:
-            outcome = _failed(str(exc))
-        if done is not None:
-            done("failed" if outcome.failed else "")
-        return outcome
+            return _failed(str(exc))
 
 
 def _failed(why: str) -> McpOutcome:

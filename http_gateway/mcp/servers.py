@@ -53,8 +53,8 @@ class McpServers:
             transport=self.transport, timeout=self.limits.seconds, trust_env=False
         ) as http:
             session = McpSession(HttpTransport(http, url, headers, self.limits), self.limits)
-            await session.open()
             try:
+                await session.open()
                 yield session
             finally:
                 await session.close()

@@ -6,11 +6,12 @@ closing one, or one of its enum.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, cast
 
-from model_server.text.dialect import SchemaTypes
+from model_server.text.dialect import SchemaTypes, referred
 from sax.call_form import Arguments, CallForm
 
 Format = dict[str, Any]
@@ -19,9 +20,10 @@ _KEY: Format = {"type": "regex", "pattern": r"[A-Za-z_][A-Za-z0-9_.-]{0,63}"}
 _PLAIN = frozenset(
     {
         *("type", "properties", "required", "additionalProperties", "$defs", "definitions"),
-        *("title", "description", "$schema"),
+        *("title", "description", "$schema", "$id", "$comment", "default", "examples"),
     }
 )
+_MOST_NESTED = 20_000  # values of objects within values that are written out, some repeatedly
 _DEEPEST = 3  # values of any kind in one another, where texts have quotes of their own
 
 
@@ -55,15 +57,16 @@ def _listed(one: Format, separator: str) -> Format:
 
 def arguments_format(form: CallForm, schema: dict[str, Any]) -> Format:
     """Return the format of arguments that match the schema of an object."""
+    parts = referred(schema, schema)
     match form.arguments:
         case Arguments.PAIRS:
-            return _members(schema, _Pairs(form, schema), form.comma)
+            return _members(parts, _Pairs(form, schema), form.comma)
         case Arguments.PYTHON:
-            return _members(schema, _Keywords(form, schema), form.comma or ", ")
+            return _members(parts, _Keywords(form, schema), form.comma or ", ")
         case Arguments.TAGS:
-            return _members(schema, _Tags(form, schema), "")
+            return _members(parts, _Tags(form, schema), "")
         case Arguments.LOOSE:
-            return _Loose(form, schema).object(schema)
+            return _Loose(form, schema).object(parts)
         case _:
             return _json(schema)
 
@@ -114,6 +117,7 @@ class _Style(ABC):
         self.form = form
         self.root = root
         self.types = SchemaTypes(root)
+        self.left = [_MOST_NESTED]
         self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
 
     @abstractmethod
@@ -132,14 +136,31 @@ class _Style(ABC):
                 return either(*(const(word) for kind in sorted(types) for word in words[kind]))
         if not isinstance(schema, dict):
             return _json(schema)
-        return _json({**cast("dict[str, Any]", schema), **self._definitions})
+        parts = cast("dict[str, Any]", schema)
+        return _json(parts | self._definitions if '"$ref"' in json.dumps(parts) else parts)
+
+    def referred(self, schema: Any) -> dict[str, Any]:
+        """Return the schema that one stands for; {} for what is none."""
+        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        return referred(self.root, parts)
+
+    def bounded(self, parts: Mapping[str, Any], values: int) -> Mapping[str, Any]:
+        """Return the schema of an object within a value, of which so many values are written out;
+        {}, any object, once there were too many: a schema may refer to itself in many places."""
+        self.left[0] -= values
+        return parts if self.left[0] >= 0 else {}
 
     def texts(self, schema: Any) -> list[str]:
         """Return the texts of an enum of nothing else."""
-        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        parts = self.referred(schema)
         given: Any = [parts["const"]] if "const" in parts else parts.get("enum")
         values = cast("list[Any]", given) if isinstance(given, list) else []
         return [str(v) for v in values] if all(isinstance(v, str) for v in values) else []
+
+
+def _size(parts: Mapping[str, Any]) -> int:
+    properties = parts.get("properties")
+    return len(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else 0
 
 
 class _Pairs(_Style):
@@ -196,19 +217,19 @@ class _Tags(_Style):
 
     def _values(self, schema: Any) -> list[Format]:
         types = self.types.of(schema)
-        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        parts = self.referred(schema)
         options: list[Format] = []
         if "string" in types:
             known = self.texts(schema)
             options.append(either(*map(const, known)) if known else _ANY)
         if self._depth < _DEEPEST:
             inner = _Tags(self.form, self.root, self._depth + 1)
-            inner.types = self.types
+            inner.types, inner.left = self.types, self.left
             if "array" in types:
                 item = inner.pair(self.form.item, parts.get("items", {}))
                 options.append(_listed(item, ""))
             if "object" in types:
-                options.append(_members(parts, inner, ""))
+                options.append(_members(self.bounded(parts, 1 + _size(parts)), inner, ""))
         if scalars := sorted(types & {"number", "boolean", "null"}):
             only = types == set(scalars)
             options.append(self.json(schema if only else {"type": scalars}))
@@ -227,13 +248,18 @@ class _Loose(_Style):
     def __init__(self, form: CallForm, root: dict[str, Any], depth: int = 0) -> None:
         super().__init__(form, root)
         self._depth = depth
+        self._copies = 1  # of an object's format, in those around it
 
     def object(self, schema: Mapping[str, Any]) -> Format:
-        return in_row(const("{"), _members(schema, self._inner(), ","), const("}"))
+        size = 1 + _size(schema)
+        if self._depth:  # each value is written out behind every one that may come first
+            schema = self.bounded(schema, self._copies * size * (size + 1) // 2)
+        inner = self._inner(self._copies * size)
+        return in_row(const("{"), _members(schema, inner, ","), const("}"))
 
-    def _inner(self) -> _Loose:
+    def _inner(self, copies: int) -> _Loose:
         inner = _Loose(self.form, self.root, self._depth + 1)
-        inner.types = self.types
+        inner.types, inner.left, inner._copies = self.types, self.left, copies
         return inner
 
     def pair(self, key: str, schema: Any) -> Format:
@@ -244,7 +270,7 @@ class _Loose(_Style):
 
     def _value(self, schema: Any) -> Format:
         types = self.types.of(schema)
-        parts = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        parts = self.referred(schema)
         deep = self._depth >= _DEEPEST
         options = [
             *([self._text(schema)] if "string" in types else []),
@@ -266,5 +292,5 @@ class _Loose(_Style):
         return tag(quote, _ANY, quote)
 
     def _array(self, parts: Mapping[str, Any]) -> Format:
-        items = self._inner()._value(parts.get("items", {}))
+        items = self._inner(self._copies)._value(parts.get("items", {}))
         return in_row(const("["), _listed(items, ","), const("]"))

@@ -101,8 +101,9 @@ def _told(source: str, tools: str | None, found: CallForm) -> tuple[str, CallFor
 
 def kinds_of(form: CallForm | None, tools: tuple[Tool, ...]) -> dict[str, dict[str, list[str]]]:
     """Return by tool and parameter the JSON types that a value may have, for a form that does not
-    tell texts from other values. Of tags, also those of values within one, by their paths."""
-    if form is None or form.arguments not in (Arguments.PAIRS, Arguments.TAGS):
+    tell texts from other values, or writes keys without quotes. Of tags, also those of values
+    within one, by their paths."""
+    if form is None or form.arguments in (Arguments.OBJECT, Arguments.JSON):
         return {}
     return {tool.name: _parameters(tool.parameters, form.item) for tool in tools}
 
@@ -117,18 +118,23 @@ def _parameters(source: str, item: str) -> dict[str, list[str]]:
     root = cast("dict[str, Any]", schema)
     types = SchemaTypes(root)
     found: dict[str, list[str]] = {}
-    waiting = [("", root)]
+    waiting = [("", referred(root, root))]
     while waiting and len(found) < _MOST_PATHS:
         path, parts = waiting.pop()
         for key, value in _members(parts, item if path else "").items():
             at = f"{path}.{key}" if path else key
             found[at] = sorted(types.of(value))
             if item and isinstance(value, dict) and at.count(".") < _DEEPEST:
-                waiting.append((at, cast("dict[str, Any]", value)))
-    return {key: types for key, types in found.items() if len(types) < len(_JSON_TYPES)}
+                waiting.append((at, referred(root, cast("dict[str, Any]", value))))
+    return {
+        key: types
+        for key, types in found.items()
+        if len(types) < len(_JSON_TYPES) or not _PLAIN_KEY.fullmatch(key)
+    }
 
 
 _MOST_PATHS, _DEEPEST = 4096, 8
+_PLAIN_KEY = re.compile(r"[\w.-]*")  # it has nothing in it that may end keys
 
 
 def _members(parts: dict[str, Any], item: str) -> dict[str, Any]:
@@ -188,6 +194,30 @@ class SchemaTypes:
             for one in cast("list[Any]", every):
                 allowed &= self.of(one, depth)
         return allowed
+
+
+def referred(root: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema that a part stands for: what it refers to, or its only option beside null.
+
+    Generators write so what has a name, and what may be left out. root: what references point into.
+    """
+    for _ in range(_DEEPEST):
+        if "properties" in parts or "items" in parts:
+            break
+        ref = parts.get("$ref")
+        inner = _pointed(root, ref) if isinstance(ref, str) else _only_option(parts)
+        if not isinstance(inner, dict):
+            break
+        parts = cast("dict[str, Any]", inner)
+    return parts
+
+
+def _only_option(parts: dict[str, Any]) -> Any:
+    for word in ("allOf", "anyOf", "oneOf"):
+        if isinstance(options := parts.get(word), list):
+            others = [one for one in cast("list[Any]", options) if one != {"type": "null"}]
+            return others[0] if len(others) == 1 else None
+    return None
 
 
 def _pointed(root: dict[str, Any], ref: str) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 from sax.call_form import CallForm
 from sax.dialects.python_call import literal_of
@@ -14,7 +14,7 @@ from sax.dialects.text_reader import TextReader
 
 _SECTION = "<![CDATA["
 # By parameter (within tags by path, as in at.x and tags.item), the JSON types that a value may
-# have; one that is missing may have any.
+# have; one that is missing may have any. A key that is here may have in it what ends others.
 Kinds = Mapping[str, Collection[str]]
 JSON_TYPES: dict[type, str] = {
     **{str: "string", bool: "boolean", type(None): "null", int: "number", float: "number"},
@@ -81,18 +81,24 @@ def _pair(
 
 def _key(reader: TextReader, form: CallForm, kinds: Kinds) -> Generator[None, None, str | None]:
     """Read a key and the beginning of what is behind it; None: the text ended first."""
-    firsts = tuple({colon.split()[0] for colon in form.colon.values()})
-    longest_first = sorted(kinds, key=len, reverse=True)
-    marked = [key for key in longest_first if any(first in key for first in firsts)]
-    known = yield from reader.literal(*(key + first for key in marked for first in firsts))
-    if known:
-        return next(key for key in marked if known.removeprefix(key) in firsts)
+    colons = form.colon.values()
+    begun = {colon[: colon.index(first := colon.split()[0])] + first for colon in colons}
+    firsts = {each.lstrip() for each in begun}
+    marked = (key for key in kinds if any(first in key for first in firsts))
+    known = {key + behind: key for key in marked for behind in begun}
+    if found := (yield from reader.literal(*longest_first(known))):
+        return known[found]
     key: list[str] = []
-    if not (yield from reader.until(firsts, key.append)):
+    if not (yield from reader.until(tuple(firsts), key.append)):
         return None
     name = "".join(key)  # without white space that is the form's
     name = name.lstrip() if form.pair[-1:].isspace() else name
-    return name.rstrip() if any(colon[0].isspace() for colon in form.colon.values()) else name
+    return name.rstrip() if any(colon[0].isspace() for colon in colons) else name
+
+
+def longest_first(texts: Collection[str]) -> list[str]:
+    """Return the texts in the order in which one that begins as another is tried before it."""
+    return sorted(texts, key=len, reverse=True)
 
 
 def _colon(reader: TextReader, form: CallForm) -> Generator[None, None, str]:
@@ -140,29 +146,36 @@ def dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_BARE = re.compile(r"[^{}\[\],:]+")
+_BARE = re.compile(r"[^{}\[\],]+")
+_STOP = re.compile(r"[{}\[\],:]")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?\Z")
 _WORDS = {"true": "true", "false": "false", "null": "null"}
 _LONGEST = 4096  # characters of a key, a number or a word
 
 
 def read_loose(
-    reader: TextReader, form: CallForm, begin: Callable[[], None]
+    reader: TextReader, form: CallForm, begin: Callable[[], None], kinds: Kinds
 ) -> Generator[None, None, bool]:
     """Read {key:value} with texts between the form's quotes. False: no object stands here."""
     yield from reader.blank()
     if not (yield from reader.next_is("{")):
         return False
     begin()
+    known = longest_first([f"{key}:" for key in kinds])
     open: list[str] = []
+    mark = ""  # that was just read
     while True:
         reader.forget()
         yield from reader.blank()
+        keyed = open[-1:] == ["{"] and mark in ("{", ",")
         if (yield from reader.literal(form.quote)):
+            mark = ""
             reader.add_arguments('"')
             if not (yield from reader.until((form.quote,), lambda text: escaped(reader, text))):
                 return True
             reader.add_arguments('"')
+        elif keyed and (yield from _loose_key(reader, form.quote, known if not open[1:] else ())):
+            mark = ""
         elif (mark := (yield from reader.literal(*"{}[],:"))) in ("{", "["):
             open.append(mark)
             reader.add_arguments(mark)
@@ -177,17 +190,64 @@ def read_loose(
             return True
 
 
+def _loose_key(
+    reader: TextReader, quote: str, known: Sequence[str]
+) -> Generator[None, None, bool]:
+    """Read a key up to its colon. False: none stands here, and nothing was read.
+
+    known: keys with their colons, which may have any text in them. In others a colon is the end
+    only if a value follows it.
+    """
+    start = reader.at
+    if found := (yield from reader.literal(*known)):
+        place = reader.at - 1
+    elif (yield from reader.next_is("}")) or (place := (yield from _colon_at(reader, quote))) < 0:
+        return False
+    reader.at = place
+    reader.add_arguments(dumps(found[:-1] or reader.text[start:place].strip()))
+    return True
+
+
+def _colon_at(reader: TextReader, quote: str) -> Generator[None, None, int]:
+    """Return the place of the colon behind the key that stands here, or of the end of the answer;
+    -1: no key stands here."""
+    start = place = reader.at
+    while True:
+        place = reader.text.find(":", place, start + _LONGEST)
+        if place >= 0:
+            if (yield from _value_follows(reader, place + 1, quote)):
+                return place
+            place += 1
+            continue
+        place = len(reader.text)
+        if place - start >= _LONGEST:
+            return -1
+        if reader.ended:
+            return place if place > start else -1
+        yield
+
+
+def _value_follows(reader: TextReader, at: int, quote: str) -> Generator[None, None, bool]:
+    """Return True if a value stands at a place, or may at the end of the answer."""
+    while True:
+        known = reader.text[at : at + _LONGEST]
+        rest = known.lstrip()
+        if rest.startswith((quote, "{", "[")):
+            return True
+        if not quote.startswith(rest) and (stop := _STOP.search(rest)):
+            return stop[0] in ",}]"
+        if reader.ended or len(known) == _LONGEST:
+            return True
+        yield
+
+
 def _bare(reader: TextReader) -> Generator[None, None, bool]:
-    """Read a key, a number or a word. False: the text ended."""
+    """Read a number, a word or a text without quotes. False: the text ended."""
     found = yield from reader.matched(_BARE, _LONGEST)
     if found is None:
         return False
     reader.at = found.end()
     word = found[0].strip()
-    is_key = yield from reader.next_is(":")
     plain = _NUMBER.match(word) or word in _WORDS
-    if plain and not is_key:
-        reader.add_arguments(word)
-    else:
-        reader.add_arguments((not is_key and literal_of(word)) or dumps(word))
+    reader.add_arguments(word if plain else literal_of(word) or dumps(word))
     return True

@@ -17,6 +17,7 @@ from sax.dialects.bare_values import (
     dumps,
     escaped,
     json_of,
+    longest_first,
     read_loose,
     read_pairs,
 )
@@ -123,13 +124,13 @@ def _call(
     begin = partial(reader.begin_call, name, id)
     match form.arguments:
         case Arguments.PYTHON:
-            return (yield from read_python(reader, name, id))
+            return (yield from read_python(reader, name, id, kinds.get(name, ())))
         case Arguments.PAIRS:
             made = yield from read_pairs(reader, form, begin, kinds.get(name, {}))
         case Arguments.TAGS:
             made = yield from _read_tags(reader, form, begin, kinds.get(name, {}))
         case Arguments.LOOSE:
-            made = yield from read_loose(reader, form, begin)
+            made = yield from read_loose(reader, form, begin, kinds.get(name, {}))
         case _:
             made = yield from _json(reader, begin)
     if made:
@@ -177,12 +178,14 @@ def _read_tags(
 
     What a closing mark names is not compared with its opening: the marks' own token stands in no
     value."""
-    tags = _TagReading(reader, form, kinds)
+    colon = form.behind_key("")
+    marked = longest_first([path for path in kinds if colon in path])
+    tags = _TagReading(reader, form, kinds, marked)
     first = yield from tags.opens()
     if not first and not (yield from at_tail(reader, form.tail)):
         return False
     begin()
-    yield from tags.object("", (yield from tags.key()) if first else None, 0)
+    yield from tags.object("", (yield from tags.key("")) if first else None, 0)
     return True
 
 
@@ -191,6 +194,7 @@ class _TagReading:
     reader: TextReader
     form: CallForm
     kinds: Kinds
+    marked: Sequence[str]  # the paths in which a key has what ends keys, the longest first
 
     def opens(self) -> _Found:
         """Read how a tag begins. False: none does here, and nothing was read."""
@@ -203,17 +207,28 @@ class _TagReading:
             return False
         return True
 
-    def key(self) -> Generator[None, None, str | None]:
-        """Read a key; None: the text ended first."""
+    def key(self, path: str) -> Generator[None, None, str | None]:
+        """Read a key of the object of this path; None: the text ended first."""
+        colon, below = self.form.behind_key(""), f"{path}." if path else ""
+        known = [each.removeprefix(below) for each in self.marked if each.startswith(below)]
+        if found := (yield from self.reader.literal(*(key + colon for key in known))):
+            return found.removesuffix(colon)
         parts: list[str] = []
-        found = yield from self.reader.until((self.form.behind_key(""),), parts.append)
+        found = yield from self.reader.until((colon,), parts.append)
         return "".join(parts) if found else None
 
-    def closes(self) -> _Found:
+    def closes(self, key: str) -> _Found:
         """Read the closing mark of a tag. False: the text ended first."""
         if not (yield from self.reader.until((self.form.close,), lambda text: None)):
             return False
-        return (yield from self.key()) is not None
+        return (yield from self.behind_close(key))
+
+    def behind_close(self, key: str) -> _Found:
+        """Read what a closing mark names, up to its end. False: the text ended first."""
+        colon = self.form.behind_key("")
+        if colon in key and (yield from self.reader.literal(key + colon)):
+            return True
+        return bool((yield from self.reader.until((colon,), lambda text: None)))
 
     def object(self, path: str, key: str | None, depth: int) -> _Found:
         """Read members from behind the first key, if there is one. False: the text ended first."""
@@ -222,50 +237,51 @@ class _TagReading:
         while key is not None:
             self.reader.add_arguments(f"{separator}{dumps(key)}: ")
             separator = ", "
-            if not (yield from self.value(f"{path}.{key}" if path else key, depth + 1)):
+            if not (yield from self.value(f"{path}.{key}" if path else key, key, depth + 1)):
                 return False
-            key = (yield from self.key()) if (yield from self.opens()) else None
+            key = (yield from self.key(path)) if (yield from self.opens()) else None
         self.reader.add_arguments("}")
         return True
 
-    def list(self, path: str, depth: int) -> _Found:
+    def list(self, path: str, key: str | None, depth: int) -> _Found:
         """Read values from behind the first one's key. False: the text ended first."""
         self.reader.add_arguments("[")
         while True:
-            if not (yield from self.value(f"{path}.{self.form.item}", depth + 1)):
+            item = f"{path}.{self.form.item}"
+            if key is None or not (yield from self.value(item, key, depth + 1)):
                 return False
             if not (yield from self.opens()):
                 break
             self.reader.add_arguments(", ")
-            yield from self.key()
+            key = yield from self.key(path)
         self.reader.add_arguments("]")
         return True
 
-    def value(self, path: str, depth: int) -> _Found:
+    def value(self, path: str, key: str, depth: int) -> _Found:
         """Read a value and what closes its tag. False: the text ended first."""
         types = set(self.kinds.get(path, JSON_TYPES.values()))
         nested = types & {"array", "object"} and depth < _DEEPEST
         if nested and (yield from self.opens()):
-            key = yield from self.key()
-            if "array" in types and (key == self.form.item or "object" not in types):
-                whole = yield from self.list(path, depth)
+            first = yield from self.key(path)
+            if "array" in types and (first == self.form.item or "object" not in types):
+                whole = yield from self.list(path, first, depth)
             else:
-                whole = yield from self.object(path, key, depth)
-            return whole and (yield from self.closes())
+                whole = yield from self.object(path, first, depth)
+            return whole and (yield from self.closes(key))
         if types == {"string"}:
-            return (yield from self._text())
+            return (yield from self._text(key))
         parts: list[str] = []
         found = yield from self.reader.until((self.form.close,), parts.append)
         self.reader.add_arguments(_bare("".join(parts), types))
-        return bool(found) and (yield from self.key()) is not None
+        return bool(found) and (yield from self.behind_close(key))
 
-    def _text(self) -> _Found:
+    def _text(self, key: str) -> _Found:
         self.reader.add_arguments('"')
         write = self.reader
         if not (yield from write.until((self.form.close,), lambda text: escaped(write, text))):
             return False
         self.reader.add_arguments('"')
-        return (yield from self.key()) is not None
+        return (yield from self.behind_close(key))
 
 
 def _bare(text: str, types: Collection[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 
 from sax.dialects.call_object import whole_characters
@@ -13,22 +13,28 @@ from sax.dialects.text_reader import TextReader
 
 MOST_CALL = 32 << 10  # characters of one call: some 30 ms
 _DEEPEST = 32  # brackets in one another
-_OUTSIDE = re.compile(r"[\"'()\[\]{}]")
+_OUTSIDE = re.compile(r"[\"'()\[\]{},]")
 _INSIDE = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 _WORDS = {"true": True, "false": False, "null": None}
 # What Python's parser goes into deeper with each one, in a row; texts may hold them.
 _TEXT = r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'"
 _DEEPER = re.compile(rf"(?P<text>{_TEXT})|[-+~]\s*[-+~]|\b(?:not|if|lambda)\b", re.DOTALL)
 _PART = re.compile(rf"{_TEXT}|(?P<opens>[(\[{{])|(?P<closes>[)\]}}])|(?P<comma>,)", re.DOTALL)
-_KEY = re.compile(r"\s*([^\s=,()\[\]{}\"']*[\w-])\s*=")
+_BLANK = re.compile(r"\s*")
+_KEY = re.compile(r"((?:[^\s=,()\[\]{}\"'][^=,()\[\]{}\"']*)?[\w-])\s*=")
+_UNUSUAL = re.compile(r"[=,()\[\]{}\"']|[^\w-]\Z")  # in keys: they are read if they are known
 _NO_ESCAPE = re.compile(r"\\(?![\\'\"abfnrtvxuUN0-7\n])")  # of Python, which warns of it
+_LINE_END = re.compile(r"(?<!\\)[\n\r]")  # which ends no text of a call
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?\Z")  # of JSON
 
 
 class PythonScan:
     """Finds where the brackets of a call close in a text that comes in pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        """keys: those that may have brackets, quotes or commas in them, the longest first."""
+        self._keys = [f"{key}=" for key in keys]
+        self._at_key = False
         self.complete = False
         self.deepest = 0
         self._depth = 0
@@ -42,6 +48,10 @@ class PythonScan:
                 self._escaped = False
                 at += 1
                 continue
+            if self._at_key:
+                at, waits = self._behind_key(text, at)
+                if waits:
+                    return at
             pattern = _INSIDE[self._quote] if self._quote else _OUTSIDE
             found = pattern.search(text, at)
             if found is None:
@@ -50,33 +60,54 @@ class PythonScan:
             self._step(found[0])
         return at
 
+    def _behind_key(self, text: str, at: int) -> tuple[int, bool]:
+        """Return the place behind the known key that stands here, or here; True: more text tells
+        which."""
+        at = _behind_blank(text, at)
+        for key in self._keys:
+            if text.startswith(key, at):
+                at += len(key)
+                break
+            if len(text) - at < len(key) and key.startswith(text[at:]):
+                return at, True
+        self._at_key = False
+        return at, False
+
     def _step(self, character: str) -> None:
         if character == "\\":
             self._escaped = True
+        elif character == ",":
+            self._at_key = self._depth == 1 and bool(self._keys)
         elif character in "\"'":
             self._quote = "" if self._quote else character
         elif character in "([{":
             self._depth += 1
+            self._at_key = self._depth == 1 and bool(self._keys)
             self.deepest = max(self.deepest, self._depth)
         else:
             self._depth -= 1
             self.complete = self._depth <= 0
 
 
-def arguments_of(source: str, deepest: int) -> str | None:
+def _behind_blank(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def arguments_of(source: str, deepest: int, keys: Sequence[str] = ()) -> str | None:
     """Return the arguments of a call, (key=value, ...), as JSON; None: they are no plain values.
 
-    deepest: brackets in one another.
+    deepest: brackets in one another. keys: as of a PythonScan.
     """
-    pairs = _pairs_of(source, deepest)
+    pairs = _pairs_of(source, deepest, keys)
     return None if pairs is None else _object(pairs)
 
 
-def _pairs_of(source: str, deepest: int) -> dict[str | None, str] | None:
+def _pairs_of(source: str, deepest: int, known: Sequence[str]) -> dict[str | None, str] | None:
     """Return the values of the keys as JSON; None: they are no plain values."""
     if len(source) > MOST_CALL or deepest > _DEEPEST:
         return None
-    named, keys = _named(source)
+    named, keys = _named(source, known)
     if any(found["text"] is None for found in _DEEPER.finditer(named)):
         return None
     whole = "f" + _DEEPER.sub(lambda found: _python(found[0]), named)
@@ -91,22 +122,31 @@ def _pairs_of(source: str, deepest: int) -> dict[str | None, str] | None:
     return None if None in pairs else pairs
 
 
-def _named(source: str) -> tuple[str, dict[str, str]]:
+def _named(source: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Return the source with a name of Python's for each key, and the keys by these names: a key
     may be a word of Python's, or have a dash."""
     made, keys = [""], dict[str, str]()
-    depth = done = 0
-    for found in _PART.finditer(source):
+    depth = done = at = 0
+    while found := _PART.search(source, at):
+        at = found.end()
         depth += found.lastgroup == "opens"
         depth -= found.lastgroup == "closes"
         begins = found.lastgroup == "comma" or (depth == 1 and found.lastgroup == "opens")
-        key = _KEY.match(source, found.end()) if begins and depth == 1 else None
-        if key is not None:
+        if begins and depth == 1 and (key := _key(source, at, known)):
             name = f"k{len(keys)}"
-            keys[name] = key[1]
-            made += (source[done : key.start(1)], name)
-            done = key.end(1)
+            keys[name] = key
+            start = source.index(key, at)
+            made += (source[done:start], name)
+            done = at = start + len(key)
     return "".join((*made, source[done:])), keys
+
+
+def _key(source: str, at: int, known: Sequence[str]) -> str:
+    """Return the key that stands behind white space here; "": none does."""
+    start = _behind_blank(source, at)
+    found = _KEY.match(source, start)
+    plain = found[1] if found else ""
+    return next((key for key in known if source.startswith(f"{key}=", start)), plain)
 
 
 def _python(text: str) -> str:
@@ -115,7 +155,7 @@ def _python(text: str) -> str:
     if text.startswith('"'):
         with suppress(ValueError):
             return repr(json.loads(text, strict=False))
-    return _NO_ESCAPE.sub(r"\\\\", text)
+    return _LINE_END.sub(lambda found: repr(found[0])[1:-1], _NO_ESCAPE.sub(r"\\\\", text))
 
 
 class _Values:
@@ -175,17 +215,20 @@ def _dumps(value: object) -> str:
     return whole_characters(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def read_python(reader: TextReader, name: str, id: str) -> Generator[None, None, bool]:
+def read_python(
+    reader: TextReader, name: str, id: str, parameters: Collection[str]
+) -> Generator[None, None, bool]:
     """Read the arguments behind the bracket that was just read, and write the call. False: they are
     no plain values, and nothing was read."""
     start = reader.at
-    scan, place = PythonScan(), start - 1
+    keys = sorted(filter(_UNUSUAL.search, parameters), key=len, reverse=True)
+    scan, place = PythonScan(keys), start - 1
     while True:
         place = scan.end(reader.text, place)
         if scan.complete or reader.ended or place - start > MOST_CALL:
             break
         yield
-    arguments = arguments_of(reader.text[start - 1 : place], scan.deepest)
+    arguments = arguments_of(reader.text[start - 1 : place], scan.deepest, keys)
     if arguments is None or not scan.complete:
         return False
     reader.write_call(name, arguments, id)
@@ -198,5 +241,5 @@ def literal_of(source: str) -> str | None:
     scan, whole = PythonScan(), f"(v={source})"
     if scan.end(whole, 0) < len(whole):
         return None
-    pairs = _pairs_of(whole, scan.deepest) or {}
+    pairs = _pairs_of(whole, scan.deepest, ()) or {}
     return pairs["v"] if pairs.keys() == {"v"} else None

@@ -130,14 +130,17 @@ class TextReader:
             yield
 
     def literal(self, *options: str) -> Generator[None, None, str]:
-        """Read the first option that stands here, and return it; "": none does."""
+        """Read the first option that stands here, and return it; "": none does. Waits while one
+        before it may still come."""
         while True:
+            rest = self.text[self.at :]
             for option in options:
                 if self.text.startswith(option, self.at):
                     self.at += len(option)
                     return option
-            rest = self.text[self.at :]
-            if self.ended or not any(option.startswith(rest) for option in options):
+                if not self.ended and option.startswith(rest):
+                    break
+            else:
                 return ""
             yield
 

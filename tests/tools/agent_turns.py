@@ -4,7 +4,9 @@
 
 Starts a cell with the demo model, whose template has no tools, and lets it call a shell in sax's
 own form, as a coding agent would: each turn sends the whole conversation again, with the last call
-as it came and a result of that call. Prints the tokens of every turn and a table.
+as it came and a result of that call. Prints the tokens of every turn and a table: also the most
+that any cache could have given, which is the prompt and the answer of the turn before, but for the
+last token, whose keys and values nothing computed.
 """
 
 from __future__ import annotations
@@ -73,18 +75,26 @@ def turns(cell: Cell, number: int, seed: int, instructions: int) -> list[Turn]:
     return made
 
 
+def most_cached(made: list[Turn]) -> list[int]:
+    """Return for each turn how many tokens of its prompt the turn before has computed, at most."""
+    return [0, *(turn.prompt + turn.answer - 1 for turn in made[:-1])]
+
+
 def _text(chance: random.Random, words: int) -> str:
     return " ".join(chance.choices(_WORDS, k=words))
 
 
 def table(agents: list[list[Turn]]) -> str:
     """Return the shares of each agent as Markdown."""
-    rows = ["| agent | turns | prompt tokens | of them from the cache | behind its first turn |"]
-    rows.append("| --- | --- | --- | --- | --- |")
+    rows = ["| agent | turns | prompt tokens | from the cache | at most | behind its first turn | "
+            "at most |"]  # fmt: skip
+    rows.append("| --- | --- | --- | --- | --- | --- | --- |")
     for number, made in enumerate(agents, 1):
         prompt, rest = sum(turn.prompt for turn in made), sum(turn.prompt for turn in made[1:])
         cached, later = sum(turn.cached for turn in made), sum(turn.cached for turn in made[1:])
-        shares = f"{cached / prompt:.1%} | {later / rest:.1%}"
+        most, first = sum(most_cached(made)), made[0].cached
+        shares = f"{cached / prompt:.1%} | {(first + most) / prompt:.1%} | "
+        shares += f"{later / rest:.1%} | {most / rest:.1%}"
         rows.append(f"| {number} | {len(made)} | {prompt:,} | {shares} |")
     return "\n".join(rows)
 

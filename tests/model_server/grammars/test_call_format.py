@@ -11,6 +11,8 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from model_server.grammars.call_format import after_thoughts, call_format
 from model_server.grammars.compiler import GrammarCompiler
@@ -50,6 +52,7 @@ WEATHER: dict[str, Any] = {
     "additionalProperties": False,
 }
 TOOLS = (Tool("get_weather", "", json.dumps(WEATHER)), Tool("now"))
+_CLOSED = {"additionalProperties": False}
 SCHEMAS = {"get_weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
 QWEN_CODER = CallForm(
     Arguments.PAIRS,
@@ -110,14 +113,14 @@ def made(dialect: AnswerDialect, *, reasoning_open: bool = False, **options: Any
 
 
 def divided(
-    text: str, dialect: AnswerDialect, *, is_open: bool = False
+    text: str, dialect: AnswerDialect, *, is_open: bool = False, tools: tuple[Tool, ...] = TOOLS
 ) -> tuple[list[tuple[str, Any]], str]:
     """The calls and the content of an answer."""
-    kinds = kinds_of(dialect.calls, TOOLS)
+    kinds = kinds_of(dialect.calls, tools)
     format = AnswerFormat(dialect.tools, dialect.reasoning, is_open, dialect.calls, kinds)
     if dialect.tools == ToolParser.GPT_OSS:
         format = AnswerFormat(dialect.tools, ReasoningParser.GPT_OSS)
-    parser = AnswerParser(format, [tool.name for tool in TOOLS])
+    parser = AnswerParser(format, [tool.name for tool in tools])
     said = CollectedAnswer()
     said.add(parser.push(text))
     said.add(parser.finish())
@@ -135,6 +138,19 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
     assert not content, text
     for name, arguments in calls:
         jsonschema.validate(arguments, SCHEMAS[name])
+
+
+@each_case("dialect", DIALECTS)
+def test_keys_with_any_text_in_them_are_forced_and_read_back(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    keys = ("a,b", "a:b", "{", "}", "a b", "a=b", 'say "x"', "f(x", "a>b", "plain")
+    parts = {key: {"const": number} for number, key in enumerate(keys)}
+    schema = {"type": "object", "properties": parts, "required": [*keys]}
+    tool = Tool("f", "", json.dumps({**schema, "additionalProperties": False}))
+    forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+    calls, content = divided(walk(compiler, forced, 1), dialect, tools=(tool,))
+    assert (calls, content) == ([("f", {key: n for n, key in enumerate(keys)})], "")
 
 
 @cache
@@ -164,6 +180,57 @@ def test_what_the_grammar_of_a_family_allows_is_calls_and_nothing_else(
         assert not content, text
         for name, arguments in calls:
             jsonschema.validate(arguments, SCHEMAS[name])
+
+
+TEXTS = st.sampled_from(["Oslo", "", "a b", " c", "it's", 'say "x"', "1", "null", "{x}", "d, e: f",
+                         "<b>", "\n", "\U0001f600"])  # fmt: skip
+LEAVES = st.lists(TEXTS, min_size=1, max_size=3).map(lambda texts: {"enum": texts}) | (
+    st.sampled_from([{"type": "integer", "minimum": -3, "maximum": 12}, {"type": "boolean"},
+                     {"type": "null"}, {"const": 1.5}, {"type": ["boolean", "null"]}])
+)  # fmt: skip
+NESTED_KEYS = st.sampled_from(["x", "y_z", "a-b", "if", "a,b", "a:b", "{a", "a b"])
+KEYS = NESTED_KEYS | st.sampled_from(["}", "a=b", 'say "x"', "f(x", "a>b", "https://x/?y=1&z"])
+
+
+@st.composite
+def objects(
+    draw: st.DrawFn, keys: st.SearchStrategy[str], values: st.SearchStrategy[Any]
+) -> dict[str, Any]:
+    parts = draw(st.dictionaries(keys, values, max_size=4))
+    required = [key for key in parts if draw(st.booleans())]
+    made = {"type": "object", "properties": parts, "required": required}
+    return {**made, "additionalProperties": False}
+
+
+VALUES = (
+    LEAVES
+    | LEAVES.map(lambda each: {"type": "array", "items": each})
+    | objects(NESTED_KEYS, LEAVES)
+)
+
+
+DISTINCT = {str(dialect.calls): family for family, dialect in golden().items()}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", DISTINCT.values())
+def test_calls_under_random_schemas_are_read_back_and_valid(
+    compiler: GrammarCompiler, family: str
+) -> None:
+    dialect = golden()[family]
+
+    @settings(max_examples=25, deadline=None)
+    @given(objects(KEYS, VALUES), st.integers(0, 2**32))
+    def each(schema: dict[str, Any], seed: int) -> None:
+        tool = Tool("f", "", json.dumps(schema))
+        forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+        text = walk(compiler, forced, seed)
+        calls, content = divided(text, dialect, tools=(tool,))
+        assert [name for name, _ in calls] == ["f"], text
+        assert not content, text
+        jsonschema.validate(calls[0][1], schema)
+
+    each()
 
 
 @each_case("dialect", DIALECTS)
@@ -314,6 +381,42 @@ def test_a_schema_that_is_none_in_parts_ends_nothing(dialect: AnswerDialect) -> 
         made(dialect, tools=(Tool("f", "", json.dumps(schema)),))
 
 
+@each_case("dialect", DIALECTS)
+def test_a_schema_that_only_refers_to_one_is_that_one(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    parts = {"code": {"enum": ["31"]}, "count": {"const": 31}}
+    named: dict[str, Any] = {"type": "object", "properties": parts, "required": ["code", "count"]}
+    named |= {"title": "f", "additionalProperties": False}
+    schema = {"$ref": "#/definitions/f", "definitions": {"f": named}}
+    tool = Tool("f", "", json.dumps(schema))
+    forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+    calls, _ = divided(walk(compiler, forced, 1), dialect, tools=(tool,))
+    assert calls == [("f", {"code": "31", "count": 31})]
+
+
+@each_case("dialect", DIALECTS)
+def test_values_within_values_keep_to_the_definitions_that_they_refer_to(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    named = {"type": "object", "properties": {"code": {"enum": ["31"]}}, "required": ["code"]}
+    refers = {"$ref": "#/$defs/Named"}
+    parts: dict[str, Any] = {
+        "one": refers | {"description": "as pydantic writes it"},
+        "maybe": {"anyOf": [refers, {"type": "null"}], "default": None},
+        "many": {"type": "array", "items": refers},
+        "colour": {"$ref": "#/$defs/Colour"},
+    }
+    definitions = {"Named": named | _CLOSED, "Colour": {"enum": ["red", "blue"]}}
+    schema = {"type": "object", "properties": parts, "required": [*parts], "$defs": definitions}
+    schema |= _CLOSED
+    tool = Tool("f", "", json.dumps(schema))
+    forced = made(dialect, tools=(tool,), parallel_tool_calls=False)
+    for seed in range(3):
+        ((_, arguments),), _ = divided(walk(compiler, forced, seed), dialect, tools=(tool,))
+        jsonschema.validate(arguments, schema)
+
+
 @each_case("dialect", [each for each in DIALECTS if each.calls in (GEMMA, QWEN_CODER, GEMMA_4)])
 def test_what_is_required_is_written_even_where_no_property_is_named_so(
     compiler: GrammarCompiler, dialect: AnswerDialect
@@ -336,3 +439,15 @@ def test_a_parameter_of_many_parts_that_refer_to_it_is_looked_at_once() -> None:
     tool = Tool("f", "", json.dumps({"type": "object", "properties": {"a": itself}}))
     assert kinds_of(QWEN_CODER, (tool,)) == {"f": {}}
     made(AnswerDialect("learnt", calls=QWEN_CODER), tools=(tool,))
+
+
+@each_case("form", [MINIMAX_M3, GEMMA_4])
+def test_objects_of_many_objects_are_written_out_up_to_a_bound(form: CallForm) -> None:
+    inner = {"type": "object", "properties": {f"b{n}": {"type": "integer"} for n in range(60)}}
+    for part in ({"$ref": "#"}, inner):
+        schema = {"type": "object", "properties": {f"a{n}": part for n in range(60)}}
+        tool = Tool("f", "", json.dumps(schema))
+        asked = made(AnswerDialect("learnt", calls=form), tools=(tool,))
+        assert isinstance(asked.value, str)
+        assert len(asked.value) < 8 << 20
+        assert len(kinds_of(form, (tool,))["f"]) < 5000

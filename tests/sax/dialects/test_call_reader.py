@@ -76,8 +76,9 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.sa
 NUMBERS = st.integers() | st.sampled_from([2**63, -(2**63), 1e308, 5e-324, 0.1, -1.5])
 SCALARS = st.none() | st.booleans() | NUMBERS
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True) | st.sampled_from(
-    ["from", "if", "not", "None", "true"]
-)
+    ["from", "if", "not", "None", "true", "a,b", "a:b", "{a", "a b", "a=b", 'a"b', "a(b", "a>b",
+     "https://x/?y=1&z"]
+)  # fmt: skip
 
 
 def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
@@ -198,6 +199,62 @@ def test_a_key_that_the_tool_has_may_hold_what_ends_keys(family: str) -> None:
         assert values(parsed(pieces, told(form, calls)).calls) == calls
 
 
+WITHOUT_QUOTES = [each for each in DISTINCT
+                  if form_of(each).arguments in ("pairs", "tags", "loose", "python")]  # fmt: skip
+ODD = ("a,b", "a:b", "a:{b", "a:", "a::b", "}", "{", "a b", "a=b", "a = b", "a=", "a==b",
+       'say "x"', "it's", "f(x", "a>b", "https://x.y/?z=1&w", "1", "a+")  # fmt: skip
+
+
+@each_case("family", WITHOUT_QUOTES)
+def test_the_keys_of_a_tool_may_have_any_text_in_them(family: str) -> None:
+    form = form_of(family)
+    calls: list[Call] = [("f", {key: n for n, key in enumerate(ODD)}), ("add", {"{": "x", "a": 1})]
+    calls = calls[:1] if form.one else calls
+    text = written(form, calls)
+    check(form, calls, text, [text[at : at + 3] for at in range(0, len(text), 3)])
+
+
+def test_a_key_that_no_tool_has_ends_at_the_colon_that_a_value_follows() -> None:
+    form = form_of("gemma4")
+    within = {"b,c": 1, "d:e": "x", "{f": [True], "https://g/?h": {"i:j:k": None}, "l": "m:1,n:2"}
+    calls: list[Call] = [("f", {"a": within})]
+    text = written(form, calls)
+    check(form, calls, text, [text[at : at + 3] for at in range(0, len(text), 3)])
+
+
+def test_a_text_without_its_quotes_may_have_a_colon_in_it() -> None:
+    form = form_of("gemma4")
+    said = f"{form.mark}call:f{{time:12:30,url:http://x/y,n:1}}{form.tail}"
+    calls: list[Call] = [("f", {"time": "12:30", "url": "http://x/y", "n": 1})]
+    for pieces in ([said], [*said]):
+        assert values(parsed(pieces, told(form, calls)).calls) == calls
+
+
+@each_case("family", WITHOUT_QUOTES)
+def test_an_answer_that_is_cut_is_the_same_in_any_pieces(family: str) -> None:
+    form = form_of(family)
+    calls: list[Call] = [("f", {"a:b": "x, y", "c": {"d": [1, 2]}, "e(,=": True})]
+    text = written(form, calls)
+    for end in range(0, len(text), 5):
+        said = text[:end]
+        assert parsed([*said], told(form, calls)) == parsed([said], told(form, calls)), said
+
+
+@each_case("text, arguments", [
+    ("f(a b=1, c = 2)", {"a b": 1, "c": 2}),
+    ("f(a.b=[1], c:d='x')", {"a.b": [1], "c:d": "x"}),
+    ("f(a='x\ny', b=\"it\\'s\n\")", {"a": "x\ny", "b": "it's\n"}),
+    ("f(a='''x\ny''')", {"a": "x\ny"}),
+    ("f(a, b=1)", None),
+    ("f(a == 1)", None),
+])  # fmt: skip
+def test_keys_and_line_ends_that_python_does_not_take_are_read(text: str, arguments: Any) -> None:
+    form = form_of("lfm2")
+    for pieces in ([said := f"{form.mark}[{text}]{form.end[1:]}"], [*said]):
+        made = parsed(pieces, AnswerFormat("learnt", calls=form))
+        assert values(made.calls) == ([] if arguments is None else [("f", arguments)])
+
+
 SPACED = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="- ", close=" ;\n",
                   colon={"": " :\t"})  # fmt: skip
 IN_QUOTES = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="<p=",
@@ -206,7 +263,8 @@ IN_QUOTES = CallForm("pairs", mark="<c>", head=f"<c>{NAME}", tail="</c>", pair="
 
 @each_case("form", [SPACED, IN_QUOTES])
 def test_forms_that_no_public_template_has_are_read_too(form: CallForm) -> None:
-    calls: list[Call] = [("f", {"a b": 'say "x"  y', "b": 5, "c": "7", "d": [1, "e"]}), ("add", {})]
+    calls: list[Call] = [("f", {"a b": 'say "x"  y', "b": 5, "c": "7", "d": [1, "e"], "f:>g": ""}),
+                         ("add", {})]  # fmt: skip
     text = written(form, calls)
     check(form, calls, text, [text[at : at + 3] for at in range(0, len(text), 3)])
 

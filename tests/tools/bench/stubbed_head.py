@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from model_server.engine.running.ops import (
 )
 from tests.model_server.checkpoints.tiny_folder import write_json
 
+SHARE_RIGHT = 0.7
 _SHARE = 4  # the head knows one in so many tokens, as those that are published do
 
 
@@ -63,14 +65,20 @@ def write_head(folder: Path, config: dict[str, Any]) -> Path:
 
 
 class Stubbed(Forwarding):
-    """Lets a head draft, and gives the tokens of a known text in place of its own.
+    """Lets a head draft, and gives the tokens of known texts in place of its own.
 
-    Seven of ten are right, by their position alone.
+    Each is right with a chance of SHARE_RIGHT, which its position alone decides.
     """
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
-        self.text: Sequence[int] = ()  # prompt and answer of every sequence
+        self._texts: list[tuple[int, ...]] = []
+
+    def learn(self, text: Sequence[int]) -> None:
+        """Know one more prompt with its answer. Of several the last one that fits is followed:
+        answers to one prompt part at near ties, which steps of other sizes decide otherwise."""
+        known = tuple(text)
+        self._texts = [known, *(each for each in self._texts if each != known)]
 
     def do(self, op: Op) -> Pending[Any]:
         pending = self._runner.do(op)
@@ -82,10 +90,11 @@ class Stubbed(Forwarding):
         return Proposals([self._behind(each) for each in beginnings], made.seconds)
 
     def _behind(self, beginning: Beginning) -> tuple[int, ...]:
-        first = beginning.start + 1
-        places = range(first, first + beginning.count)
-        return tuple(self._token(place) for place in places)
-
-    def _token(self, place: int) -> int:
-        right = place * 7 % 10 < 7 and place < len(self.text)
-        return self.text[place] if right else 0
+        start, count = beginning.start, beginning.count
+        last = (beginning.token,)
+        text = next((each for each in self._texts if each[start : start + 1] == last), ())
+        coming = (*text[start + 1 : start + 1 + count], *(0,) * count)[:count]
+        return tuple(
+            token if random.Random(place).random() < SHARE_RIGHT else 0
+            for place, token in enumerate(coming, start + 1)
+        )

@@ -3,14 +3,18 @@
     make templates && python -m tests.tools.templates
 
 Writes tests/golden/calls.json: by family, the turn of calls that its template writes and the forms
-that were learnt from it. The templates themselves are their authors' and stay in the cache.
+that were learnt from it. The templates themselves are their authors' and stay in the cache. A
+family whose template is not among those that were fetched keeps its record, and is named.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -74,19 +78,35 @@ FAMILIES = {
 CONTROL_TOKENS = {"lfm2": ("<|tool_call_start|>",), "phi-4-mini": ("<|tool_call|>",)}
 
 
-def main() -> None:
-    told = {}
+def recorded(folder: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the record of every family, and the families that keep theirs: the folder has no
+    template of them. Raises FileNotFoundError for one without either."""
+    told: dict[str, Any] = {}
+    kept: list[str] = []
     for family, name in FAMILIES.items():
-        source = (FOLDER / f"{name}.jinja").read_text()
-        template = PublicTemplate(source, CONTROL_TOKENS.get(family, ()))
-        dialect = asdict(template.dialect)
-        told[family] = {
-            "turn": template.turn(),
-            "calls": template.calls,
-            "dialect": {**dialect, "calls": template.dialect.calls},
-        }
-    text = json.dumps(json.loads(msgspec.json.encode(told)), indent=1, ensure_ascii=False)
-    GOLDEN.write_text(text + "\n")
+        path = folder / f"{name}.jinja"
+        if family in before and not path.exists():
+            told[family] = before[family]
+            kept.append(family)
+        else:
+            told[family] = _record(path.read_text(), CONTROL_TOKENS.get(family, ()))
+    return told, kept
+
+
+def _record(source: str, control_tokens: tuple[str, ...]) -> dict[str, Any]:
+    template = PublicTemplate(source, control_tokens)
+    dialect = {**asdict(template.dialect), "calls": template.dialect.calls}
+    made = {"turn": template.turn(), "calls": template.calls, "dialect": dialect}
+    return json.loads(msgspec.json.encode(made))
+
+
+def main() -> None:
+    if not FOLDER.is_dir():
+        sys.exit(f"{FOLDER} does not exist: run 'make templates' first")
+    told, kept = recorded(FOLDER, json.loads(GOLDEN.read_text()))
+    for family in kept:
+        sys.stderr.write(f"{family} keeps its record: {FOLDER} has no {FAMILIES[family]}.jinja\n")
+    GOLDEN.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
