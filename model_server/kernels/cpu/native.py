@@ -37,6 +37,17 @@ _FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sa
 class InUse(NamedTuple):
     instructions: str  # the instruction set
     threads: int
+    # Rows from which AMX multiplies int8 and int4; bfloat16 always. 0: no AMX; -1: not granted.
+    rows_on_tiles: int
+
+    @property
+    def units(self) -> str:
+        """Say which products use AMX, or why none does where the machine has it; "": it has not."""
+        if self.rows_on_tiles < 0:
+            return " (the operating system does not grant AMX)"
+        if not self.rows_on_tiles:
+            return ""
+        return f" (bfloat16 from 1 row on, int8 and int4 from {self.rows_on_tiles})"
 
 
 class Opened(NamedTuple):
@@ -60,6 +71,7 @@ def opened() -> Opened:
         loaded = ctypes.CDLL(os.fspath(file))
         kernels = {target: getattr(loaded, target) for target in _TARGETS}
         interface = loaded.sax_cpu_interface()
+        _ = loaded.sax_cpu_rows_on_tiles
     except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
         return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
     # XLA would refuse it when its CPU client starts, and the client with it.
@@ -120,13 +132,17 @@ def in_use() -> InUse | None:
     loaded = library()
     if loaded is None:
         return None
-    return InUse(loaded.sax_cpu_name().decode(), loaded.sax_cpu_threads())
+    return InUse(
+        loaded.sax_cpu_name().decode(), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles()
+    )
 
 
 def described() -> str:
     """Return the instruction set and threads in use, or why XLA's kernels are."""
     used = in_use()
-    return f"{used.instructions}, {used.threads} threads" if used else f"XLA's: {opened().reason}"
+    if not used:
+        return f"XLA's: {opened().reason}"
+    return f"{used.instructions}{used.units}, {used.threads} threads"
 
 
 if __name__ == "__main__":

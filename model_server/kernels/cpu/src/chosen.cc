@@ -1,5 +1,5 @@
 // Finds the fastest instruction set that this machine has; SAX_CPU_KERNELS names a slower one.
-// A library for quick tests has only one, which build.py names in SAX_ONLY.
+// A library for quick tests has only one, which build.py names in SAX_ONLY, and no tiles.
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 
 #include "kernels.h"
 #include "machine.h"
+#include "threads.h"
 
 namespace sax {
 
@@ -32,8 +33,8 @@ struct Choice {
   bool runs;
 };
 
-// The kernels of this name, or the fastest; null: this machine has no such instructions.
-const Kernels* find(const char* wanted) {
+// The vector kernels of this name, or the fastest; null: this machine has no such instructions.
+const Kernels* vectors(const char* wanted) {
 #if defined(SAX_ONLY)
   const Choice choices[] = {{&SAX_TABLE(SAX_ONLY), true}};
 #elif defined(__x86_64__)
@@ -53,7 +54,59 @@ const Kernels* find(const char* wanted) {
   return nullptr;
 }
 
+#if !defined(SAX_NO_TILES)
+
+// Rows from which products in whole numbers use tiles: fewer wait for memory on either.
+size_t rows_on_tiles() {
+  const char* wanted = getenv("SAX_CPU_AMX_ROWS");
+  int rows = wanted ? atoi(wanted) : 0;
+  return rows > 0 ? static_cast<size_t>(rows) : 4;
+}
+
+// The fastest vector kernels with products on tiles. Those of bf16 for any number of rows, because
+// vectors add in another order, and a row's result would depend on how many there are.
+Kernels on_tiles(const char* name, const TileProducts& tiles) {
+  Kernels made = *vectors(nullptr);
+  made.name = name;
+  made.plain = tiles.plain;
+  made.bytes_of_many = tiles.bytes;
+  made.many_rows = rows_on_tiles();
+  made.rows_to_widen = SIZE_MAX;
+  made.release = tiles.release;
+  return made;
+}
+
+bool is_wanted(const char* wanted, const char* name) { return wanted && !strcmp(wanted, name); }
+
+#endif
+
+std::atomic<bool> refused{false};  // tiles, by the operating system
+
+// As `vectors`, with the unit for matrices; the model of one only by its name.
+const Kernels* find(const char* wanted) {
+#if !defined(SAX_NO_TILES)
+#if defined(__x86_64__)
+  if (tiles_amx && (!wanted || is_wanted(wanted, "amx")) && this_machine().amx) {
+    static const bool granted = tiles_granted();
+    refused.store(!granted, std::memory_order_relaxed);
+    static const Kernels amx = on_tiles("amx", *tiles_amx);
+    if (granted) return &amx;
+  }
+#endif
+  if (is_wanted(wanted, "amx_model")) {
+    static const Kernels model = on_tiles("amx_model", *tiles_amx_model);
+    return &model;
+  }
+#endif
+  return vectors(wanted);
+}
+
 std::atomic<const Kernels*> in_use{nullptr};
+
+void use(const Kernels* found) {
+  if (found->release) before_sleep(found->release);
+  in_use.store(found, std::memory_order_release);
+}
 
 }  // namespace
 
@@ -62,7 +115,7 @@ const Kernels& chosen() {
   if (found) return *found;
   found = find(getenv("SAX_CPU_KERNELS"));
   if (!found) found = find(nullptr);
-  in_use.store(found, std::memory_order_release);
+  use(found);
   return *found;
 }
 
@@ -73,10 +126,18 @@ extern "C" {
 // The name of the instruction set in use.
 __attribute__((visibility("default"))) const char* sax_cpu_name() { return sax::chosen().name; }
 
+// Rows from which products in whole numbers use tiles of AMX; those of bf16 always do. 0: there are
+// no tiles; -1: the machine has them, but the operating system does not grant them.
+__attribute__((visibility("default"))) int sax_cpu_rows_on_tiles() {
+  const sax::Kernels& kernels = sax::chosen();
+  if (kernels.release) return static_cast<int>(kernels.many_rows);
+  return sax::refused.load(std::memory_order_relaxed) ? -1 : 0;
+}
+
 // Uses another one from now on; returns 0 if this machine does not have it.
 __attribute__((visibility("default"))) int sax_cpu_choose(const char* name) {
   const sax::Kernels* found = sax::find(name);
-  if (found) sax::in_use.store(found, std::memory_order_release);
+  if (found) sax::use(found);
   return found != nullptr;
 }
 
