@@ -31,22 +31,25 @@ _TARGETS = tuple(
 )
 _CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # an instruction set, or XLA's kernels
 ISLANDS = "native_kernels"  # attribute of a proxy server's devices: their instruction set
+_WITHOUT_AMX = {
+    0: "",
+    -1: " (the operating system does not grant AMX)",
+    -2: " (built by a compiler that does not know AMX)",
+}
 _FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax
 
 
 class InUse(NamedTuple):
     instructions: str  # the instruction set
     threads: int
-    # Rows from which AMX multiplies int8 and int4; bfloat16 always. 0: no AMX; -1: not granted.
+    # Rows from which AMX multiplies int8 and int4; bfloat16 always. 0: no AMX; below: why not
     rows_on_tiles: int
 
     @property
     def units(self) -> str:
         """Say which products use AMX, or why none does where the machine has it; "": it has not."""
-        if self.rows_on_tiles < 0:
-            return " (the operating system does not grant AMX)"
-        if not self.rows_on_tiles:
-            return ""
+        if self.rows_on_tiles <= 0:
+            return _WITHOUT_AMX[self.rows_on_tiles]
         return f" (bfloat16 from 1 row on, int8 and int4 from {self.rows_on_tiles})"
 
 

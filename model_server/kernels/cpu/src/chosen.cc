@@ -80,17 +80,20 @@ bool is_wanted(const char* wanted, const char* name) { return wanted && !strcmp(
 
 #endif
 
-std::atomic<bool> refused{false};  // tiles, by the operating system
+// Why a machine with AMX does not use it.
+constexpr int kNotGranted = -1, kNotCompiled = -2;
+std::atomic<int> missing{0};
 
 // As `vectors`, with the unit for matrices; the model of one only by its name.
 const Kernels* find(const char* wanted) {
 #if !defined(SAX_NO_TILES)
 #if defined(__x86_64__)
-  if (tiles_amx && (!wanted || is_wanted(wanted, "amx")) && this_machine().amx) {
-    static const bool granted = tiles_granted();
-    refused.store(!granted, std::memory_order_relaxed);
-    static const Kernels amx = on_tiles("amx", *tiles_amx);
-    if (granted) return &amx;
+  if ((!wanted || is_wanted(wanted, "amx")) && this_machine().amx) {
+    if (tiles_amx && tiles_granted()) {
+      static const Kernels amx = on_tiles("amx", *tiles_amx);
+      return &amx;
+    }
+    missing.store(tiles_amx ? kNotGranted : kNotCompiled, std::memory_order_relaxed);
   }
 #endif
   if (is_wanted(wanted, "amx_model")) {
@@ -126,12 +129,12 @@ extern "C" {
 // The name of the instruction set in use.
 __attribute__((visibility("default"))) const char* sax_cpu_name() { return sax::chosen().name; }
 
-// Rows from which products in whole numbers use tiles of AMX; those of bf16 always do. 0: there are
-// no tiles; -1: the machine has them, but the operating system does not grant them.
+// Rows from which products in whole numbers use tiles of AMX; those of bf16 always do. 0: the machine
+// has none; -1: the operating system does not grant them; -2: they were not compiled.
 __attribute__((visibility("default"))) int sax_cpu_rows_on_tiles() {
   const sax::Kernels& kernels = sax::chosen();
   if (kernels.release) return static_cast<int>(kernels.many_rows);
-  return sax::refused.load(std::memory_order_relaxed) ? -1 : 0;
+  return sax::missing.load(std::memory_order_relaxed);
 }
 
 // Uses another one from now on; returns 0 if this machine does not have it.

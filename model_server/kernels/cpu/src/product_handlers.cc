@@ -14,6 +14,7 @@ namespace {
 size_t tiles_per_chunk(size_t tiles) {
   size_t fair = tiles / (static_cast<size_t>(threads()) * 4);
   if (fair >= 24) return 24;
+  if (chosen().release) return std::max<size_t>(fair / 2 * 2, 1);  // AMX takes two at once
   return fair >= 6 ? fair / 6 * 6 : fair >= 3 ? 3 : std::max<size_t>(fair, 1);
 }
 

@@ -13,8 +13,14 @@ import pytest
 
 from model_server.checkpoints.packed import Packing
 from model_server.kernels.cpu import native
-from model_server.kernels.cpu.tiles import ByteForm, byte_product, byte_tiles, plain_product
-from model_server.kernels.cpu.tiles import plain_tiles as laid_out
+from model_server.kernels.cpu.native import InUse
+from model_server.kernels.cpu.tiles import (
+    ByteForm,
+    byte_product,
+    byte_tiles,
+    plain_product,
+    plain_tiles,
+)
 from model_server.models.weights.quantization import quantize
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import TILE_NAMES
@@ -48,7 +54,7 @@ def halves(x: np.ndarray) -> np.ndarray:
 
 
 def multiplied(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    tiles = jnp.asarray(laid_out(weight))
+    tiles = jnp.asarray(plain_tiles(weight))
     return np.asarray(plain_product(weight.shape, jnp.asarray(x), tiles))
 
 
@@ -116,7 +122,7 @@ def test_rows_that_do_not_lie_side_by_side_are_multiplied() -> None:
     x, weight = numbers(40, 64), halves(numbers(20, 64))
     there = [0, 3, 4, *range(9, 39)]
     live = jnp.asarray(there + [-1] * (40 - len(there)), jnp.int32)
-    made = plain_product((20, 64), jnp.asarray(x), jnp.asarray(laid_out(weight)), live)
+    made = plain_product((20, 64), jnp.asarray(x), jnp.asarray(plain_tiles(weight)), live)
     np.testing.assert_array_equal(np.asarray(made)[there], multiplied(x[there], weight))
     assert not np.delete(np.asarray(made), there, axis=0).any()
 
@@ -133,10 +139,10 @@ def test_whole_numbers_have_the_bits_of_vectors(kind: str, units: list[str]) -> 
     for block, rows, unit in itertools.product(BLOCKS, [1, 4, 8, 9, 16, 17, 45], units):
         with failures.of(block, rows, unit):
             packing = Packing(kind, block, block == 32)
-            blocks = quantize(numbers(50, 480), packing)
-            form = ByteForm((50, 480), block or 480, int(kind[3:]), packing.offset)
+            blocks = quantize(numbers(50, 576), packing)
+            form = ByteForm((50, 576), block or 576, int(kind[3:]), packing.offset)
             tiles = jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
-            x = numbers(rows, 480)
+            x = numbers(rows, 576)
             choose("avx512_vnni")
             wanted = np.asarray(product(form, x, tiles))
             choose(unit)
@@ -151,6 +157,13 @@ def test_a_block_longer_than_whole_numbers_hold_is_summed_in_parts() -> None:
     tiles = jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
     made = byte_product(form, jnp.ones((4, inputs)), tiles)
     np.testing.assert_allclose(made, np.full((4, 16), inputs), rtol=1e-3)
+
+
+def test_words_say_why_a_machine_with_the_unit_does_not_use_it() -> None:
+    told = [InUse("avx512_bf16", 2, rows).units for rows in (0, -1, -2)]
+    assert told[0] == ""
+    assert "does not grant" in told[1]
+    assert "compiler" in told[2]
 
 
 def test_the_log_says_which_products_are_on_the_unit() -> None:
