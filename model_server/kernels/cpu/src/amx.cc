@@ -134,8 +134,8 @@ SAX_INLINE void over_shapes(size_t begin, size_t end, size_t most, Product produ
   if (whole < end) product(whole, end, end - whole);
 }
 
-SAX_INLINE void fetch(const char* lines, size_t count) {
-  for (size_t i = 0; i < count; ++i) __builtin_prefetch(lines + i * kLine);
+SAX_INLINE void fetch(const void* lines, size_t count) {
+  for (size_t i = 0; i < count; ++i) __builtin_prefetch(static_cast<const char*>(lines) + i * kLine);
 }
 
 constexpr size_t kAhead = 2;  // registers of weights that are fetched before they are read
@@ -306,7 +306,9 @@ SAX_INLINE const void* lines_of(const ByteOperands& of, size_t tile, size_t bloc
       memcpy(room + (i + 1) * kLine, &high, kLine);
     }
   }
-  memset(room + count * kLine, 0, (division.of_step - count) * kLine);
+  if (count < division.of_step) {
+    memset(room + count * kLine, 0, (division.of_step - count) * kLine);
+  }
   return room;
 }
 
