@@ -151,7 +151,7 @@ def test_whole_numbers_have_the_bits_of_vectors(kind: str, units: list[str]) -> 
 
 
 def test_a_block_longer_than_whole_numbers_hold_is_summed_in_parts() -> None:
-    inputs = 65536 + 192
+    inputs = 65536 + 1024  # whose products no 32 bits hold
     form = ByteForm((16, inputs), inputs, 8, False)
     blocks = quantize(np.ones((16, inputs), np.float32), Packing("int8", None, False))
     tiles = jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
