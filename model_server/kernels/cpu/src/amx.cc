@@ -41,7 +41,8 @@ struct alignas(64) Shapes {
   uint8_t rows[16] = {};
 };
 
-static thread_local size_t shaped = 0;  // rows and lines of this thread's registers; 0: they have no shape
+// Rows and lines of this thread's registers; 0: they have no shape.
+static thread_local size_t shaped = 0;
 
 // For at most 32 rows, the numbers of which come four bytes for each line of weights.
 static void shape(size_t rows, size_t lines) {
@@ -80,24 +81,26 @@ SAX_INLINE void clear_sums(Two two) {
   if (two.rows && two.weights) _tile_zero(3);
 }
 
-// Sums in memory: four bytes of 32 rows and 32 outputs.
+// Sums in memory: four bytes of 32 rows and 32 outputs, rows `distance` bytes from each other.
 constexpr size_t kSums = 2 * kTile;
 
-SAX_INLINE void load_sums(Two two, const void* from) {
+SAX_INLINE void load_sums(Two two, const void* from, size_t distance) {
   const char* at = static_cast<const char*>(from);
+  const char* below = at + kTile * distance;
   settle();
-  _tile_loadd(0, at, 2 * kLine);
-  if (two.weights) _tile_loadd(1, at + kLine, 2 * kLine);
-  if (two.rows) _tile_loadd(2, at + 2 * kRegister, 2 * kLine);
-  if (two.rows && two.weights) _tile_loadd(3, at + 2 * kRegister + kLine, 2 * kLine);
+  _tile_loadd(0, at, distance);
+  if (two.weights) _tile_loadd(1, at + kLine, distance);
+  if (two.rows) _tile_loadd(2, below, distance);
+  if (two.rows && two.weights) _tile_loadd(3, below + kLine, distance);
 }
 
-SAX_INLINE void store_sums(Two two, void* to) {
+SAX_INLINE void store_sums(Two two, void* to, size_t distance) {
   char* at = static_cast<char*>(to);
-  _tile_stored(0, at, 2 * kLine);
-  if (two.weights) _tile_stored(1, at + kLine, 2 * kLine);
-  if (two.rows) _tile_stored(2, at + 2 * kRegister, 2 * kLine);
-  if (two.rows && two.weights) _tile_stored(3, at + 2 * kRegister + kLine, 2 * kLine);
+  char* below = at + kTile * distance;
+  _tile_stored(0, at, distance);
+  if (two.weights) _tile_stored(1, at + kLine, distance);
+  if (two.rows) _tile_stored(2, below, distance);
+  if (two.rows && two.weights) _tile_stored(3, below + kLine, distance);
   settle();
 }
 
@@ -168,17 +171,45 @@ struct PlainPart {
   float* const* out;
 };
 
-// Calls move(sums, outputs, lanes) for each row and tile.
-template <class Move>
-SAX_INLINE void over_sums(const PlainPart& part, size_t row, size_t count, size_t tile, Two two,
-                          float (*sums)[kSums], Move move) {
-  for (size_t r = 0; r < count; ++r) {
-    for (size_t c = 0; c < two.tiles(); ++c) {
-      float* to = part.out[row + r] + (tile + c) * kTile;
-      move(&sums[r][c * kTile], to, lanes_of(part.weight.outputs, tile + c));
+// Where the sums of up to 32 rows and two tiles lie while they are in no register: in `out`, or where
+// its rows do not follow each other or end within a tile, in `held`.
+struct PlainSums {
+  const PlainPart& part;
+  size_t row, count, tile;
+  Two two;
+  float (*held)[kSums];
+
+  bool in_place() const {
+    float* const* out = part.out + row;
+    return out[count - 1] == out[0] + (count - 1) * part.weight.outputs &&
+           (tile + two.tiles()) * kTile <= part.weight.outputs;
+  }
+
+  size_t distance() const { return part.weight.outputs * sizeof(float); }
+
+  // Calls copy(held sums, of `out`, lanes) for each row and tile.
+  template <class Copy>
+  void each(Copy copy) const {
+    for (size_t r = 0; r < count; ++r) {
+      for (size_t c = 0; c < two.tiles(); ++c) {
+        float* of = part.out[row + r] + (tile + c) * kTile;
+        copy(&held[r][c * kTile], of, lanes_of(part.weight.outputs, tile + c));
+      }
     }
   }
-}
+
+  void take() const {
+    if (in_place()) return load_sums(two, part.out[row] + tile * kTile, distance());
+    each([](float* sum, const float* of, int lanes) { store(sum, load_some(of, lanes)); });
+    load_sums(two, held, sizeof held[0]);
+  }
+
+  void put() const {
+    if (in_place()) return store_sums(two, part.out[row] + tile * kTile, distance());
+    store_sums(two, held, sizeof held[0]);
+    each([](const float* sum, float* of, int lanes) { store_some(of, load(sum), lanes); });
+  }
+};
 
 // Up to 32 rows times one tile or two; adds to `out` unless the steps are the first.
 static void plain_block(const PlainPart& part, size_t row, size_t count, size_t tile, Two two) {
@@ -186,14 +217,10 @@ static void plain_block(const PlainPart& part, size_t row, size_t count, size_t 
   size_t next = in_parts(weight.pairs, kPairs) * kRegister, of_tile = weight.pairs * kLine;
   const char* x = part.rows + row / kTile * next + part.begin * kRegister;
   const char* tiles = reinterpret_cast<const char*>(weight.tiles) + tile * of_tile;
-  alignas(64) float sums[kSums][kSums];
-  if (part.begin) {
-    over_sums(part, row, count, tile, two, sums,
-              [](float* sum, float* of, int lanes) { store(sum, load_some(of, lanes)); });
-    load_sums(two, sums);
-  } else {
-    clear_sums(two);
-  }
+  alignas(64) float held[kSums][kSums];
+  PlainSums sums{part, row, count, tile, two, held};
+  if (part.begin) sums.take();
+  else clear_sums(two);
   size_t whole = least(part.end, weight.pairs / kPairs);
   for (size_t step = part.begin; step < whole; ++step, x += kRegister) {
     const char* lines = tiles + step * kRegister;
@@ -211,9 +238,7 @@ static void plain_block(const PlainPart& part, size_t row, size_t count, size_t 
     settle();
     add_step<true>(two, x, next, last[0], last[1]);
   }
-  store_sums(two, sums);
-  over_sums(part, row, count, tile, two, sums,
-            [](float* sum, float* of, int lanes) { store_some(of, load(sum), lanes); });
+  sums.put();
 }
 
 static void plain(const PlainWeight& weight, const void* pairs, size_t rows, size_t first, size_t last,
@@ -335,7 +360,7 @@ SAX_INLINE void sum_bytes(const ByteOperands& of, size_t block, size_t begin, si
     settle();
     add_step<false>(of.two, x, of.next(), first, second);
   }
-  store_sums(of.two, sums.of);
+  store_sums(of.two, sums.of, sizeof sums.of[0]);
 }
 
 // Adds a block to the totals of each row, as on vectors: its sums are scaled once.
