@@ -21,7 +21,7 @@ from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-_FLAGS = [
+FLAGS = [
     "-std=c++20",
     "-fvisibility=hidden",
     "-fno-math-errno",
@@ -81,7 +81,7 @@ class BuildNative(build_ext):
             return self.compiler.compile(
                 [source],
                 output_dir=str(folder / name),
-                extra_postargs=["-isystem", headers, *how, *_FLAGS, *flags],
+                extra_postargs=["-isystem", headers, *how, *FLAGS, *flags],
             )
 
         def try_(source: str, name: str, flags: list[str]) -> list[str]:
