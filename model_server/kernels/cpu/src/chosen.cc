@@ -1,13 +1,17 @@
-// Finds the fastest instruction set that this machine has; SAX_CPU_KERNELS names a slower one.
-// A library for quick tests has only one, which build.py names in SAX_ONLY, and no tiles.
+// Finds the fastest instruction set that this machine has; SAX_CPU_KERNELS names another one, or
+// several, of which the fastest is measured. A library for quick tests has only one, which build.py names in SAX_ONLY, and no tiles.
 
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <string>
 
 #include "kernels.h"
 #include "machine.h"
+#include "speed.h"
 #include "threads.h"
 
 namespace sax {
@@ -85,7 +89,7 @@ constexpr int kNotGranted = -1, kNotCompiled = -2;
 std::atomic<int> missing{0};
 
 // As `vectors`, with the unit for matrices; the model of one only by its name.
-const Kernels* find(const char* wanted) {
+const Kernels* find_one(const char* wanted) {
 #if !defined(SAX_NO_TILES)
 #if defined(__x86_64__)
   if ((!wanted || is_wanted(wanted, "amx")) && this_machine().amx) {
@@ -102,6 +106,39 @@ const Kernels* find(const char* wanted) {
   }
 #endif
   return vectors(wanted);
+}
+
+std::mutex measuring;
+std::string measured;  // what was, for the log
+
+// The first of these, unless a later one is clearly faster: near ties would be decided by chance, and
+// the next start would give other bits.
+const Kernels* find_fastest(const std::string& names) {
+  constexpr double clearly = 1.25;
+  std::lock_guard lock(measuring);
+  const Kernels* best = nullptr;
+  double highest = 0;
+  measured.clear();
+  for (size_t at = 0; at <= names.size();) {
+    size_t end = std::min(names.find(',', at), names.size());
+    const Kernels* found = find_one(names.substr(at, end - at).c_str());
+    at = end + 1;
+    if (!found) continue;
+    double speed = speed_of(*found);
+    measured += (measured.empty() ? "" : ", ") + std::string(found->name) + " " +
+                std::to_string(static_cast<long>(speed + 0.5));
+    if (speed > highest * clearly) best = found, highest = speed;
+  }
+  return best;
+}
+
+const Kernels* find(const char* wanted) {
+  if (wanted && strchr(wanted, ',')) return find_fastest(wanted);
+#if defined(__x86_64__) && !defined(SAX_ONLY)
+  // Where there is AMX, vectors of bf16 are slower than widened ones, and AMX may not be granted.
+  if (!wanted && this_machine().amx) return find_fastest("amx,avx512_bf16,avx512_vnni");
+#endif
+  return find_one(wanted);
 }
 
 std::atomic<const Kernels*> in_use{nullptr};
@@ -135,6 +172,15 @@ __attribute__((visibility("default"))) int sax_cpu_rows_on_tiles() {
   const sax::Kernels& kernels = sax::chosen();
   if (kernels.release) return static_cast<int>(kernels.many_rows);
   return sax::missing.load(std::memory_order_relaxed);
+}
+
+// Billions of operations per second of the instruction sets that were measured; "": none was.
+__attribute__((visibility("default"))) const char* sax_cpu_measured() {
+  sax::chosen();
+  std::lock_guard lock(sax::measuring);
+  static thread_local std::string told;
+  told = sax::measured;
+  return told.c_str();
 }
 
 // Uses another one from now on; returns 0 if this machine does not have it.

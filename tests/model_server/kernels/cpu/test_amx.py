@@ -159,6 +159,18 @@ def test_a_block_longer_than_whole_numbers_hold_is_summed_in_parts() -> None:
     np.testing.assert_allclose(made, np.full((4, 16), inputs), rtol=1e-3)
 
 
+def test_of_several_instruction_sets_one_that_is_clearly_faster_is_used() -> None:
+    """The model is slower than all others by orders of magnitude."""
+    for names in ("portable,amx_model", "amx_model,portable", "avx1024,portable,amx_model"):
+        assert choose(names)
+        used, library = native.in_use(), native.library()
+        assert used is not None and library is not None
+        assert used.instructions == "portable"
+        told = library.sax_cpu_measured().decode()
+        assert sorted(each.split()[0] for each in told.split(", ")) == ["amx_model", "portable"]
+    assert not choose("avx1024,avx2048")
+
+
 def test_words_say_why_a_machine_with_the_unit_does_not_use_it() -> None:
     told = [InUse("avx512_bf16", 2, rows).units for rows in (0, -1, -2)]
     assert told[0] == ""
