@@ -21,7 +21,7 @@ from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-_FLAGS = [
+FLAGS = [
     "-std=c++20",
     "-fvisibility=hidden",
     "-fno-math-errno",
@@ -51,6 +51,16 @@ INSTRUCTIONS = {
     },
     "aarch64": {"neon": [], "portable": ["-DSAX_PORTABLE"]},
 }
+# Flags of the products on matrix units, which are added to the fastest of those sets; the model of
+# a unit is for tests and runs anywhere.
+_AMX = "amx"
+_MODEL = {"amx_model": ["-DSAX_TILE_MODEL", "-DSAX_PORTABLE"]}
+TILES = {
+    "x86_64": {
+        _AMX: [*_AVX512, "-mavx512bf16", *(f"-mamx-{part}" for part in ("tile", "bf16", "int8"))],
+        **_MODEL,
+    }
+}
 _PORTABLE: dict[str, list[str]] = {"portable": []}  # of any other machine
 _AS_LINUX_SAYS = {"-mavx512vnni": "avx512_vnni", "-mavx512bf16": "avx512_bf16"}
 
@@ -71,15 +81,27 @@ class BuildNative(build_ext):
             return self.compiler.compile(
                 [source],
                 output_dir=str(folder / name),
-                extra_postargs=["-isystem", headers, *how, *_FLAGS, *flags],
+                extra_postargs=["-isystem", headers, *how, *FLAGS, *flags],
             )
+
+        def try_(source: str, name: str, flags: list[str]) -> list[str]:
+            try:
+                return compile_(source, name, flags)
+            except CompileError:
+                if name != _AMX:
+                    raise
+                self.warn("this compiler does not know AMX: its machines use avx512_bf16")
+                return compile_(source, name, [flag for flag in flags if flag.startswith("-D")])
 
         sets = _sets_of_this_machine() if quick else INSTRUCTIONS.get(_machine(), _PORTABLE)
         if len(sets) == 1:
             how += [f"-DSAX_ONLY={name}" for name in sets]
-        jobs = [job for source in ext.sources for job in _jobs(source, sets)]
+        tiles = {} if quick else TILES.get(_machine(), _MODEL)
+        if not tiles:
+            how.append("-DSAX_NO_TILES")
+        jobs = [job for source in ext.sources for job in _jobs(source, sets, tiles)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            made = list(pool.map(compile_, *zip(*jobs, strict=True)))
+            made = list(pool.map(try_, *zip(*jobs, strict=True)))
         objects = [each for one in made for each in one]
         without_symbols = ["-s"] if sys.platform == "linux" and not self.debug else []
         self.compiler.link_shared_object(
@@ -106,11 +128,14 @@ class BuildNative(build_ext):
         )
 
 
-def _jobs(source: str, sets: dict[str, list[str]]) -> list[tuple[str, str, list[str]]]:
+def _jobs(
+    source: str, sets: dict[str, list[str]], tiles: dict[str, list[str]]
+) -> list[tuple[str, str, list[str]]]:
     """Return source, folder of the object and flags of each compilation."""
-    if Path(source).name != "isa.cc":
+    several = {"isa.cc": sets, "amx.cc": tiles}.get(Path(source).name)
+    if several is None:
         return [(source, "common", [])]
-    return [(source, name, [f"-DSAX_ISA={name}", *flags]) for name, flags in sets.items()]
+    return [(source, name, [f"-DSAX_ISA={name}", *flags]) for name, flags in several.items()]
 
 
 def _sets_of_this_machine() -> dict[str, list[str]]:

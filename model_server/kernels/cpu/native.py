@@ -29,14 +29,28 @@ _TARGETS = tuple(
         "choose_tokens",
     )
 )
-_CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # an instruction set, or XLA's kernels
+_CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # instruction sets, or XLA's kernels
 ISLANDS = "native_kernels"  # attribute of a proxy server's devices: their instruction set
+_WITHOUT_AMX = {
+    0: "",
+    -1: " (the operating system does not grant AMX)",
+    -2: " (built by a compiler that does not know AMX)",
+}
 _FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax
 
 
 class InUse(NamedTuple):
     instructions: str  # the instruction set
     threads: int
+    # Rows from which AMX multiplies int8 and int4; bfloat16 always. 0: no AMX; below: why not
+    rows_on_tiles: int
+
+    @property
+    def units(self) -> str:
+        """Say which products use AMX, or why none does where the machine has it; "": it has not."""
+        if self.rows_on_tiles <= 0:
+            return _WITHOUT_AMX[self.rows_on_tiles]
+        return f" (bfloat16 from 1 row on, int8 and int4 from {self.rows_on_tiles})"
 
 
 class Opened(NamedTuple):
@@ -60,6 +74,7 @@ def opened() -> Opened:
         loaded = ctypes.CDLL(os.fspath(file))
         kernels = {target: getattr(loaded, target) for target in _TARGETS}
         interface = loaded.sax_cpu_interface()
+        _ = loaded.sax_cpu_rows_on_tiles, loaded.sax_cpu_measured
     except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
         return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
     # XLA would refuse it when its CPU client starts, and the client with it.
@@ -67,8 +82,10 @@ def opened() -> Opened:
         return Opened(None, "the native kernels are for another jaxlib, build them again")
     for target, kernel in kernels.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
-    loaded.sax_cpu_name.restype = ctypes.c_char_p
+    loaded.sax_cpu_name.restype = loaded.sax_cpu_measured.restype = ctypes.c_char_p
     name = loaded.sax_cpu_name().decode()
+    if speeds := loaded.sax_cpu_measured().decode():
+        logger.info("products of 8 rows in billions of operations per second: %s", speeds)
     _tell_of_another_choice(name)
     if (theirs := _workers_kernels()) not in (None, name):
         return Opened(None, f"workers have {theirs or 'no native kernels'}, this machine {name}")
@@ -102,7 +119,7 @@ def _file() -> Path | None:
 
 def _tell_of_another_choice(name: str) -> None:
     wanted = os.environ.get(_CHOICE, "")
-    if wanted not in ("", name):
+    if wanted and name not in wanted.split(","):
         logger.warning("this machine has no kernels %s=%s, it uses %s", _CHOICE, wanted, name)
 
 
@@ -120,13 +137,17 @@ def in_use() -> InUse | None:
     loaded = library()
     if loaded is None:
         return None
-    return InUse(loaded.sax_cpu_name().decode(), loaded.sax_cpu_threads())
+    return InUse(
+        loaded.sax_cpu_name().decode(), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles()
+    )
 
 
 def described() -> str:
     """Return the instruction set and threads in use, or why XLA's kernels are."""
     used = in_use()
-    return f"{used.instructions}, {used.threads} threads" if used else f"XLA's: {opened().reason}"
+    if not used:
+        return f"XLA's: {opened().reason}"
+    return f"{used.instructions}{used.units}, {used.threads} threads"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-// Finds the fastest instruction set that this machine has; SAX_CPU_KERNELS names a slower one.
-// A library for quick tests has only one, which build.py names in SAX_ONLY.
+// Finds the fastest instruction set that this machine has; SAX_CPU_KERNELS names another one, or
+// several, of which the fastest is measured. A library for quick tests has only one, which build.py names in SAX_ONLY, and no tiles.
 
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <string>
 
 #include "kernels.h"
 #include "machine.h"
+#include "speed.h"
+#include "threads.h"
 
 namespace sax {
 
@@ -32,8 +37,8 @@ struct Choice {
   bool runs;
 };
 
-// The kernels of this name, or the fastest; null: this machine has no such instructions.
-const Kernels* find(const char* wanted) {
+// The vector kernels of this name, or the fastest; null: this machine has no such instructions.
+const Kernels* vectors(const char* wanted) {
 #if defined(SAX_ONLY)
   const Choice choices[] = {{&SAX_TABLE(SAX_ONLY), true}};
 #elif defined(__x86_64__)
@@ -53,7 +58,95 @@ const Kernels* find(const char* wanted) {
   return nullptr;
 }
 
+#if !defined(SAX_NO_TILES)
+
+// Rows from which products in whole numbers use tiles: fewer wait for memory on either.
+size_t rows_on_tiles() {
+  const char* wanted = getenv("SAX_CPU_AMX_ROWS");
+  int rows = wanted ? atoi(wanted) : 0;
+  return rows > 0 ? static_cast<size_t>(rows) : 4;
+}
+
+// The fastest vector kernels with products on tiles. Those of bf16 for any number of rows, because
+// vectors add in another order, and a row's result would depend on how many there are.
+Kernels on_tiles(const char* name, const TileProducts& tiles) {
+  Kernels made = *vectors(nullptr);
+  made.name = name;
+  made.plain = tiles.plain;
+  made.bytes_of_many = tiles.bytes;
+  made.many_rows = rows_on_tiles();
+  made.rows_to_widen = SIZE_MAX;
+  made.release = tiles.release;
+  return made;
+}
+
+bool is_wanted(const char* wanted, const char* name) { return wanted && !strcmp(wanted, name); }
+
+#endif
+
+// Why a machine with AMX does not use it.
+constexpr int kNotGranted = -1, kNotCompiled = -2;
+std::atomic<int> missing{0};
+
+// As `vectors`, with the unit for matrices; the model of one only by its name.
+const Kernels* find_one(const char* wanted) {
+#if !defined(SAX_NO_TILES)
+#if defined(__x86_64__)
+  if ((!wanted || is_wanted(wanted, "amx")) && this_machine().amx) {
+    if (tiles_amx && tiles_granted()) {
+      static const Kernels amx = on_tiles("amx", *tiles_amx);
+      return &amx;
+    }
+    missing.store(tiles_amx ? kNotGranted : kNotCompiled, std::memory_order_relaxed);
+  }
+#endif
+  if (is_wanted(wanted, "amx_model")) {
+    static const Kernels model = on_tiles("amx_model", *tiles_amx_model);
+    return &model;
+  }
+#endif
+  return vectors(wanted);
+}
+
+std::mutex measuring;
+std::string measured;  // what was, for the log
+
+// The first of these, unless a later one is clearly faster: near ties would be decided by chance, and
+// the next start would give other bits.
+const Kernels* find_fastest(const std::string& names) {
+  constexpr double clearly = 1.25;
+  std::lock_guard lock(measuring);
+  const Kernels* best = nullptr;
+  double highest = 0;
+  measured.clear();
+  for (size_t at = 0; at <= names.size();) {
+    size_t end = std::min(names.find(',', at), names.size());
+    const Kernels* found = find_one(names.substr(at, end - at).c_str());
+    at = end + 1;
+    if (!found) continue;
+    double speed = speed_of(*found);
+    measured += (measured.empty() ? "" : ", ") + std::string(found->name) + " " +
+                std::to_string(static_cast<long>(speed + 0.5));
+    if (speed > highest * clearly) best = found, highest = speed;
+  }
+  return best;
+}
+
+const Kernels* find(const char* wanted) {
+  if (wanted && strchr(wanted, ',')) return find_fastest(wanted);
+#if defined(__x86_64__) && !defined(SAX_ONLY)
+  // Where there is AMX, vectors of bf16 are slower than widened ones, and AMX may not be granted.
+  if (!wanted && this_machine().amx) return find_fastest("amx,avx512_bf16,avx512_vnni");
+#endif
+  return find_one(wanted);
+}
+
 std::atomic<const Kernels*> in_use{nullptr};
+
+void use(const Kernels* found) {
+  if (found->release) before_sleep(found->release);
+  in_use.store(found, std::memory_order_release);
+}
 
 }  // namespace
 
@@ -62,7 +155,7 @@ const Kernels& chosen() {
   if (found) return *found;
   found = find(getenv("SAX_CPU_KERNELS"));
   if (!found) found = find(nullptr);
-  in_use.store(found, std::memory_order_release);
+  use(found);
   return *found;
 }
 
@@ -73,10 +166,27 @@ extern "C" {
 // The name of the instruction set in use.
 __attribute__((visibility("default"))) const char* sax_cpu_name() { return sax::chosen().name; }
 
+// Rows from which products in whole numbers use tiles of AMX; those of bf16 always do. 0: the machine
+// has none; -1: the operating system does not grant them; -2: they were not compiled.
+__attribute__((visibility("default"))) int sax_cpu_rows_on_tiles() {
+  const sax::Kernels& kernels = sax::chosen();
+  if (kernels.release) return static_cast<int>(kernels.many_rows);
+  return sax::missing.load(std::memory_order_relaxed);
+}
+
+// Billions of operations per second of the instruction sets that were measured; "": none was.
+__attribute__((visibility("default"))) const char* sax_cpu_measured() {
+  sax::chosen();
+  std::lock_guard lock(sax::measuring);
+  static thread_local std::string told;
+  told = sax::measured;
+  return told.c_str();
+}
+
 // Uses another one from now on; returns 0 if this machine does not have it.
 __attribute__((visibility("default"))) int sax_cpu_choose(const char* name) {
   const sax::Kernels* found = sax::find(name);
-  if (found) sax::in_use.store(found, std::memory_order_release);
+  if (found) sax::use(found);
   return found != nullptr;
 }
 

@@ -77,20 +77,27 @@ SAX_INLINE F dot2(F sum, const Pairs& weights, const Pair& x) {
 // A number of a row is its value in steps of the row's largest / 127, and 254 times the rest: two
 // bytes, or together 254 times the first plus the second in 16 bits.
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(SAX_TILES)
 
-using Bytes = B;                              // of weights, unsigned
 struct Wholes { I high, low; };               // sums of products with either
 constexpr size_t kNumbersAtOnce = size_t{1} << 16;  // whose products 32 bits hold
 constexpr float kStepsOfRow = 1.0f;           // in the unit of `value_of`
 
-SAX_INLINE Bytes bytes_in(B weights) { return weights; }
 SAX_INLINE Wholes no_wholes() { return {no_i(), no_i()}; }
+SAX_INLINE F value_of(const Wholes& sums) {
+  return fma(to_f(sums.low), set(1.0f / 254.0f), to_f(sums.high));
+}
 
 SAX_INLINE void store_number(int8_t* row, size_t inputs, size_t i, int high, int low) {
   row[i] = static_cast<int8_t>(high);
   row[inputs + i] = static_cast<int8_t>(low);
 }
+
+#if defined(__AVX512VNNI__)
+
+using Bytes = B;  // of weights, unsigned
+
+SAX_INLINE Bytes bytes_in(B weights) { return weights; }
 
 SAX_INLINE I dot4(I sum, const Bytes& weights, const int8_t* four) {
   int32_t x;
@@ -104,9 +111,7 @@ SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* row, 
   sums.low = dot4(sums.low, weights, row + inputs + i);
 }
 
-SAX_INLINE F value_of(const Wholes& sums) {
-  return fma(to_f(sums.low), set(1.0f / 254.0f), to_f(sums.high));
-}
+#endif
 
 #else
 

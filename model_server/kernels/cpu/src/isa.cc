@@ -16,11 +16,22 @@ namespace sax {
 
 extern const Kernels SAX_TABLE(SAX_ISA);
 const Kernels SAX_TABLE(SAX_ISA) = {
-    SAX_TEXT(SAX_ISA), sizeof(SAX_ISA::Pair), SAX_ISA::kRowsToWiden,
-    SAX_ISA::narrow, SAX_ISA::pairs_of, SAX_ISA::plain,         SAX_ISA::bytes_of,
-    SAX_ISA::quantized, SAX_ISA::widen,   SAX_ISA::attend,        SAX_ISA::low_rank_down,
-    SAX_ISA::low_rank_up, SAX_ISA::rms_norm, SAX_ISA::gated,      SAX_ISA::heads,
+    SAX_TEXT(SAX_ISA),
+    SAX_ISA::narrow,
+    {SAX_ISA::pairs_size, SAX_ISA::pairs_of, SAX_ISA::plain},
+    {SAX_ISA::bytes_size, SAX_ISA::bytes_of, SAX_ISA::quantized},
+    {},
+    SIZE_MAX,
+    SAX_ISA::kRowsToWiden,
+    SAX_ISA::widen,
+    SAX_ISA::attend,
+    SAX_ISA::low_rank_down,
+    SAX_ISA::low_rank_up,
+    SAX_ISA::rms_norm,
+    SAX_ISA::gated,
+    SAX_ISA::heads,
     SAX_ISA::choose,
+    nullptr,
 };
 
 }  // namespace sax

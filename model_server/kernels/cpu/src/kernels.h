@@ -100,30 +100,54 @@ struct Chosen {
   int32_t* rank;
 };
 
+// Products of rows with plain weights.
+struct PlainProduct {
+  // Of the memory for the pairs of so many rows.
+  size_t (*size)(size_t rows, size_t inputs);
+
+  // x f32[K], one row of several, to its pairs of bf16.
+  void (*pairs_of)(const float* x, size_t inputs, size_t row, void* pairs);
+
+  // out[row], f32[N], = x times the transposed weight, for tiles `first` to `last`.
+  void (*multiply)(const PlainWeight& weight, const void* pairs, size_t rows, size_t first,
+                   size_t last, float* const* out);
+};
+
+// Products of rows with quantised weights, in whole numbers.
+struct ByteProduct {
+  // Of the memory for the bytes of so many rows.
+  size_t (*size)(size_t rows, size_t inputs, size_t block);
+
+  // Two bytes per number of x f32[K], one row of several: its value in steps of the row's largest /
+  // 127, and 254 times the rest. steps f32[rows], sums f32[rows][K / block].
+  void (*bytes_of)(const float* x, size_t inputs, size_t block, size_t row, int8_t* bytes,
+                   float* steps, float* sums);
+
+  void (*multiply)(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
+                   const float* sums, size_t rows, size_t first, size_t last, float* const* out);
+};
+
+// Products on the tile registers of AMX.
+struct TileProducts {
+  PlainProduct plain;
+  ByteProduct bytes;
+  void (*release)();  // the registers of this thread, before it rests
+};
+
 struct Kernels {
   const char* name;
-
-  size_t pair_bytes;  // of a pair of bf16 of a row: four, or eight where they are widened
-
-  // Rows from which quantised tiles are widened once for all of them; where bf16 is not faster, never.
-  size_t rows_to_widen;
 
   // f32 to bf16, rounded to nearest.
   void (*narrow)(const float* x, size_t count, uint16_t* to);
 
-  // x f32[rows, K] to pairs of bf16 [rows][K / 2].
-  void (*pairs_of)(const float* x, size_t rows, size_t inputs, void* pairs);
+  PlainProduct plain;
 
-  // out[row], f32[N], = x times the transposed weight, for tiles `first` to `last`.
-  void (*plain)(const PlainWeight& weight, const void* x, size_t rows, size_t first, size_t last,
-                float* const* out);
+  // The same numbers from either; the second from `many_rows` rows on.
+  ByteProduct bytes, bytes_of_many;
+  size_t many_rows;
 
-  // Two bytes per number of x: its value in steps of the row's largest / 127, and 254 times the rest.
-  void (*bytes_of)(const float* x, size_t rows, size_t inputs, size_t block, int8_t* bytes,
-                   float* steps, float* sums);
-
-  void (*quantized)(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
-                    const float* sums, size_t rows, size_t first, size_t last, float* const* out);
+  // Rows from which quantised tiles are widened once for all of them; where bf16 is not faster, never.
+  size_t rows_to_widen;
 
   // One tile as pairs of bf16 [K / 2][16], for products of many rows.
   void (*widen)(const QuantizedWeight& weight, size_t tile, uint32_t* pairs);
@@ -152,8 +176,15 @@ struct Kernels {
   // numbers of each token.
   void (*choose)(const float* logits, const float* edited, size_t vocab, const Choice& row,
                  size_t tops, float* scratch, Chosen& to);
+
+  // Ends this thread's use of what makes its switches expensive; null: nothing does.
+  void (*release)();
 };
 
 const Kernels& chosen();
+
+// On the unit itself, or null if the compiler does not know it; and on a model of it, for tests.
+extern const TileProducts* const tiles_amx;
+extern const TileProducts* const tiles_amx_model;
 
 }  // namespace sax

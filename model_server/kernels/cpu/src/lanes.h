@@ -303,7 +303,11 @@ SAX_INLINE void store(float* p, F x) { SAX_EACH p[i] = x.v[i]; }
 SAX_INLINE F add(F x, F y) { SAX_EACH x.v[i] += y.v[i]; return x; }
 SAX_INLINE F mul(F x, F y) { SAX_EACH x.v[i] *= y.v[i]; return x; }
 SAX_INLINE F div(F x, F y) { SAX_EACH x.v[i] /= y.v[i]; return x; }
+#if defined(SAX_TILE_MODEL)  // which has the bits of the machines that it stands for
+SAX_INLINE F fma(F x, F y, F z) { SAX_EACH z.v[i] = __builtin_fmaf(x.v[i], y.v[i], z.v[i]); return z; }
+#else
 SAX_INLINE F fma(F x, F y, F z) { SAX_EACH z.v[i] += x.v[i] * y.v[i]; return z; }
+#endif
 SAX_INLINE F max(F x, F y) { SAX_EACH x.v[i] = x.v[i] > y.v[i] ? x.v[i] : y.v[i]; return x; }
 SAX_INLINE F min(F x, F y) { SAX_EACH x.v[i] = x.v[i] < y.v[i] ? x.v[i] : y.v[i]; return x; }
 SAX_INLINE F rounded(F x) { SAX_EACH x.v[i] = __builtin_nearbyintf(x.v[i]); return x; }

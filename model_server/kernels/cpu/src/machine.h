@@ -9,10 +9,15 @@
 #include <cpuid.h>
 #include <stdint.h>
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace sax {
 
 struct Machine {
-  bool avx2, vnni, bf16;  // each with what our kernels of that name use besides
+  bool avx2, vnni, bf16, amx;  // each with what our kernels of that name use besides
 };
 
 // Registers that the operating system saves for each thread, a bit for each kind.
@@ -33,8 +38,21 @@ inline Machine this_machine() {
   bool avx2 = fma && has(b, 5) && has(saved, 1, 2);
   // AVX-512 F, DQ, BW, VL and VNNI; its masks and registers
   bool vnni = avx2 && has(b, 16, 17, 30, 31) && has(c, 11) && has(saved, 5, 6, 7);
+  // AMX's bf16, tiles and int8; their configuration and data
+  bool amx = has(d, 22, 24, 25) && has(saved, 17, 18);
   bool bf16 = vnni && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 5);
-  return {avx2, vnni, bf16};
+  return {avx2, vnni, bf16, bf16 && amx};
+}
+
+// Whether the operating system gives this process tile registers: Linux does on request only, as
+// each thread that uses them takes 8 KiB more.
+inline bool tiles_granted() {
+#if defined(__linux__)
+  constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+  return !syscall(SYS_arch_prctl, request, tile_data);
+#else
+  return false;
+#endif
 }
 
 }  // namespace sax

@@ -14,6 +14,7 @@ namespace {
 size_t tiles_per_chunk(size_t tiles) {
   size_t fair = tiles / (static_cast<size_t>(threads()) * 4);
   if (fair >= 24) return 24;
+  if (chosen().release) return std::max<size_t>(fair / 2 * 2, 1);  // AMX takes two at once
   return fair >= 6 ? fair / 6 * 6 : fair >= 3 ? 3 : std::max<size_t>(fair, 1);
 }
 
@@ -23,6 +24,7 @@ void over_tiles(size_t tiles, Function&& function) {
   parallel((tiles + each - 1) / each, [&](size_t chunk) {
     function(chunk * each, std::min(tiles, (chunk + 1) * each));
   });
+  if (chosen().release) chosen().release();  // the pool's threads do when they sleep
 }
 
 // The rows of a batch that are multiplied: padding is not.
@@ -52,12 +54,20 @@ Rows rows_of(const ffi::Buffer<ffi::S32>& live, size_t rows, size_t outputs, flo
   return made;
 }
 
+// Memory of this thread that starts at a line of the cache.
+template <int Use>
+char* held_lines(size_t bytes) {
+  constexpr uintptr_t line = 64;
+  auto start = reinterpret_cast<uintptr_t>(held<char, Use>(bytes + line));
+  return reinterpret_cast<char*>((start + line - 1) / line * line);
+}
+
 const void* pairs_of(const float* x, const Rows& rows, size_t inputs) {
-  size_t row = (inputs + 1) / 2 * chosen().pair_bytes;
-  auto* made = reinterpret_cast<char*>(held<uint64_t, 0>((rows.count() * row + 7) / 8));
+  const PlainProduct& product = chosen().plain;
+  char* made = held_lines<0>(product.size(rows.count(), inputs));
   over_rows(rows.count(), inputs, [&](size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
-      chosen().pairs_of(x + rows.there[i] * inputs, 1, inputs, made + i * row);
+      product.pairs_of(x + rows.there[i] * inputs, inputs, i, made);
     }
   });
   return made;
@@ -77,7 +87,7 @@ ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
   Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
   const void* pairs = pairs_of(x.typed_data(), rows, inputs);
   over_tiles(dim(tiles, 0), [&](size_t first, size_t last) {
-    chosen().plain(weight, pairs, rows.count(), first, last, rows.out.data());
+    chosen().plain.multiply(weight, pairs, rows.count(), first, last, rows.out.data());
   });
   return ffi::Error::Success();
 }
@@ -93,24 +103,27 @@ void widened_product(const QuantizedWeight& weight, const float* x, const Rows& 
       for (size_t i = 0; i < count; ++i) chosen().widen(weight, tile + i, wide + i * of_tile);
       // As if these tiles were the first: their outputs lie `tile` further on.
       PlainWeight plain{wide - tile * of_tile, weight.outputs, weight.inputs / 2};
-      chosen().plain(plain, pairs, rows.count(), tile, tile + count, rows.out.data());
+      chosen().plain.multiply(plain, pairs, rows.count(), tile, tile + count, rows.out.data());
     }
   });
 }
 
 void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
   size_t blocks = weight.inputs / weight.block, count = rows.count();
-  int8_t* bytes = held<int8_t, 2>(count * 2 * weight.inputs);
+  const Kernels& kernels = chosen();
+  const ByteProduct& product = count < kernels.many_rows ? kernels.bytes : kernels.bytes_of_many;
+  auto* bytes =
+      reinterpret_cast<int8_t*>(held_lines<2>(product.size(count, weight.inputs, weight.block)));
   float* steps = held<float, 3>(count);
   float* sums = held<float, 4>(count * blocks);
   over_rows(count, 4 * weight.inputs, [&](size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
-      chosen().bytes_of(x + rows.there[i] * weight.inputs, 1, weight.inputs, weight.block,
-                        bytes + i * 2 * weight.inputs, steps + i, sums + i * blocks);
+      product.bytes_of(x + rows.there[i] * weight.inputs, weight.inputs, weight.block, i, bytes,
+                       steps, sums);
     }
   });
   over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
-    chosen().quantized(weight, bytes, steps, sums, count, first, last, rows.out.data());
+    product.multiply(weight, bytes, steps, sums, count, first, last, rows.out.data());
   });
 }
 

@@ -2,21 +2,13 @@
 
 #pragma once
 
-#include "dots.h"
-#include "kernels.h"
+#include "operands.h"
 
 namespace sax::SAX_ISA {
 
 // Pairs of a row that are summed before they are added to those before: many rows find this much of
 // a tile in cache again. The same for any number of rows, so that a row's result is, too.
 constexpr size_t kPairsAtOnce = 1024;
-
-SAX_INLINE size_t in_parts(size_t all, size_t of_part) { return (all + of_part - 1) / of_part; }
-
-SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
-  size_t left = outputs - tile * kLanes;
-  return left < kLanes ? static_cast<int>(left) : kLanes;
-}
 
 // R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first. Fetches what
 // lies `ahead` in each tile.
@@ -111,51 +103,32 @@ static void plain(const PlainWeight& weight, const void* of_rows, size_t rows, s
   }
 }
 
-static void narrow(const float* x, size_t count, uint16_t* to) {
+static size_t pairs_size(size_t rows, size_t inputs) { return rows * ((inputs + 1) / 2) * sizeof(Pair); }
+
+static void pairs_of(const float* x, size_t inputs, size_t row, void* to) {
+  Pair* pairs = static_cast<Pair*>(to) + row * ((inputs + 1) / 2);
   size_t at = 0;
 #if defined(SAX_NARROWS)
-  for (; at + 2 * kLanes <= count; at += 2 * kLanes) store_narrow(to + at, x + at);
+  for (; at + 2 * kLanes <= inputs; at += 2 * kLanes, pairs += kLanes) store_narrow(pairs, x + at);
 #endif
-  for (; at < count; ++at) to[at] = bf16_of(x[at]);
+  for (; at + 1 < inputs; at += 2) *pairs++ = pair_of(x[at], x[at + 1]);
+  if (at < inputs) *pairs++ = pair_of(x[at], 0.0f);
 }
 
-static void pairs_of(const float* x, size_t rows, size_t inputs, void* to) {
-  Pair* pairs = static_cast<Pair*>(to);
-  for (size_t row = 0; row < rows; ++row, x += inputs) {
-    size_t at = 0;
-#if defined(SAX_NARROWS)
-    for (; at + 2 * kLanes <= inputs; at += 2 * kLanes, pairs += kLanes) store_narrow(pairs, x + at);
-#endif
-    for (; at + 1 < inputs; at += 2) *pairs++ = pair_of(x[at], x[at + 1]);
-    if (at < inputs) *pairs++ = pair_of(x[at], 0.0f);
-  }
-}
+static size_t bytes_size(size_t rows, size_t inputs, size_t) { return rows * 2 * inputs; }
 
-static void bytes_of(const float* x, size_t rows, size_t inputs, size_t block, int8_t* bytes,
+static void bytes_of(const float* x, size_t inputs, size_t block, size_t row, int8_t* bytes,
                      float* steps, float* sums) {
-  for (size_t row = 0; row < rows; ++row, x += inputs, bytes += 2 * inputs) {
-    F sizes = set(1e-30f);
-    for (size_t i = 0; i < inputs; i += kLanes) {
-      F some = load_some(x + i, static_cast<int>(inputs - i));
-      sizes = max(sizes, max(some, mul(some, set(-1.0f))));
-    }
-    float largest = highest(sizes);
-    float step = largest / 127.0f, per_step = 127.0f / largest;
-    *steps++ = step / kStepsOfRow;
-    for (size_t begin = 0; begin < inputs; begin += block) {
-      int32_t of_high = 0, of_low = 0;
-      for (size_t i = begin; i < begin + block; ++i) {
-        float scaled = x[i] * per_step;
-        float whole = __builtin_rintf(scaled);
-        float rest = __builtin_rintf((scaled - whole) * 254.0f);
-        int32_t high = static_cast<int32_t>(whole), low = static_cast<int32_t>(rest);
-        store_number(bytes, inputs, i, high, low);
-        of_high += high;
-        of_low += low;
-      }
-      float sum = static_cast<float>(of_high) + static_cast<float>(of_low) * (1.0f / 254.0f);
-      *sums++ = sum * kStepsOfRow;
-    }
+  bytes += row * 2 * inputs;
+  sums += row * (inputs / block);
+  float largest = largest_of(x, inputs);
+  steps[row] = largest / 127.0f / kStepsOfRow;
+  for (size_t begin = 0; begin < inputs; begin += block) {
+    BlockSum sum;
+    quantize(x + begin, block, 127.0f / largest, sum, [&](size_t i, int32_t high, int32_t low) {
+      store_number(bytes, inputs, begin + i, high, low);
+    });
+    *sums++ = sum.value();
   }
 }
 
@@ -246,15 +219,10 @@ SAX_INLINE uint32_t* widen_four(B bytes, F scale, F offset, uint32_t* pairs) {
 }
 
 static void widen(const QuantizedWeight& weight, size_t tile, uint32_t* pairs) {
-  size_t blocks = weight.inputs / weight.block;
   bool nibbles = weight.bits == 4;
   const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * weight.bits / 8;
-  const float* units = weight.units + tile * 2 * kLanes;
-  for (size_t block = 0; block < blocks; ++block) {
-    size_t place = (tile * blocks + block) * kLanes;
-    F scale = mul(load_f16(weight.scales + place), load(units));
-    F offset = mul(scale, set(nibbles ? -8.0f : -128.0f));
-    if (weight.offsets) offset = fma(load_f16(weight.offsets + place), load(units + kLanes), offset);
+  for (size_t block = 0; block < weight.inputs / weight.block; ++block) {
+    auto [scale, offset] = scaling_of(weight, tile, block);
     for (size_t i = 0; i < weight.block; i += nibbles ? 8 : 4, at += 64) {
       B bytes = load_bytes(at);
       pairs = widen_four(nibbles ? low_nibbles(bytes) : bytes, scale, offset, pairs);

@@ -63,6 +63,8 @@ int count_threads() {
   return cores > 1 ? cores : 1;
 }
 
+std::atomic<void (*)()> called_before_sleep{nullptr};
+
 class Pool {
  public:
   static Pool& get() {
@@ -124,6 +126,7 @@ class Pool {
 
   unsigned wait_for_other_than(unsigned seen) {
     if (!spin([&] { return round_.load(std::memory_order_acquire) != seen; })) {
+      if (auto function = called_before_sleep.load(std::memory_order_acquire)) function();
       asleep_.fetch_add(1, std::memory_order_seq_cst);
       round_.wait(seen, std::memory_order_seq_cst);
       asleep_.fetch_sub(1, std::memory_order_relaxed);
@@ -150,6 +153,10 @@ class Pool {
 int threads() {
   static const int count = count_threads();
   return count;
+}
+
+void before_sleep(void (*function)()) {
+  called_before_sleep.store(function, std::memory_order_release);
 }
 
 void share(size_t chunks, Chunk run, void* work) { Pool::get().share(chunks, run, work); }

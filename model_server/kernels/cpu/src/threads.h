@@ -15,6 +15,9 @@ using Chunk = void (*)(void* work, size_t chunk);
 // under way the caller does all of its own chunks: a second set of threads would only take turns.
 void share(size_t chunks, Chunk run, void* work);
 
+// From now on each thread of the pool calls this before it sleeps.
+void before_sleep(void (*function)());
+
 template <class Function>
 void parallel(size_t chunks, Function&& function) {
   share(chunks, [](void* work, size_t chunk) { (*static_cast<Function*>(work))(chunk); }, &function);

@@ -47,3 +47,11 @@ def test_an_instruction_set_that_the_machine_has_not_is_told_of() -> None:
     told = described(SAX_CPU_KERNELS="avx1024")
     assert "SAX_CPU_KERNELS=avx1024" in told.stderr
     assert told.stdout.endswith(" threads\n")
+
+
+@pytest.mark.skipif(not native.available(), reason="sax was installed without its native kernels")
+def test_the_rows_from_which_whole_numbers_use_amx_can_be_chosen() -> None:
+    told = described(SAX_CPU_KERNELS="amx_model", SAX_CPU_AMX_ROWS="7").stdout
+    if "amx_model" not in told:
+        pytest.skip("the library was compiled without AMX, as for quick tests")
+    assert "int8 and int4 from 7)" in told

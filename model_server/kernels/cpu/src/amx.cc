@@ -1,0 +1,438 @@
+// Products on the tile registers of AMX. The build compiles this file for the unit, where the compiler
+// knows it, and with SAX_TILE_MODEL for a model of the unit, which runs anywhere.
+
+#define SAX_TILES
+#include "operands.h"
+
+#define SAX_TABLE_(name) tiles_##name
+#define SAX_TABLE(name) SAX_TABLE_(name)
+
+#if defined(SAX_TILE_MODEL)
+#include "tile_model.h"
+#elif defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#include <immintrin.h>
+#else
+#define SAX_NO_TILES
+#endif
+
+#if !defined(SAX_NO_TILES)
+namespace sax::SAX_ISA {
+
+constexpr size_t kTile = 16;  // rows or lines of a register
+constexpr size_t kLine = 64;  // bytes: of a line of weights, the next four of each of sixteen outputs
+constexpr size_t kRegister = kTile * kLine;
+// Pairs that a register holds of each row, and bytes.
+constexpr size_t kPairs = 16, kBytes = 64;
+
+// What fits into the second level of the cache beside the weights that come in: so many rows, in
+// parts of so many registers.
+constexpr size_t kRowsInCache = 256, kStepsInCache = 32;
+constexpr size_t kBytesInCache = size_t{1} << 20;
+
+// The compilers' intrinsics do not say what memory they read.
+SAX_INLINE void settle() { asm volatile("" ::: "memory"); }
+
+SAX_INLINE size_t least(size_t x, size_t y) { return x < y ? x : y; }
+
+// The shapes of the registers: sums in 0 to 3, numbers of rows in 4 and 5, weights in 6 and 7.
+struct alignas(64) Shapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes[16] = {};  // of a row
+  uint8_t rows[16] = {};
+};
+
+// Rows and lines of this thread's registers; 0: they have no shape.
+static thread_local size_t shaped = 0;
+
+// For at most 32 rows, the numbers of which come four bytes for each line of weights.
+static void shape(size_t rows, size_t lines) {
+  size_t wanted = rows << 8 | lines;
+  if (shaped == wanted) return;
+  size_t first = least(rows, kTile), second = rows - first;
+  const size_t of[8] = {first, first, second, second, first, second, lines, lines};
+  Shapes shapes;
+  for (int i = 0; i < 8; ++i) {
+    bool numbers = i == 4 || i == 5;
+    shapes.rows[i] = static_cast<uint8_t>(of[i]);
+    shapes.bytes[i] = static_cast<uint16_t>(!of[i] ? 0 : numbers ? 4 * lines : kLine);
+  }
+  settle();
+  _tile_loadconfig(&shapes);
+  shaped = wanted;
+}
+
+static void release() {
+  if (!shaped) return;
+  _tile_release();
+  shaped = 0;
+}
+
+// Whether there is a second register of rows, and of weights.
+struct Two {
+  bool rows, weights;
+
+  size_t tiles() const { return weights ? 2 : 1; }
+};
+
+SAX_INLINE void clear_sums(Two two) {
+  _tile_zero(0);
+  if (two.weights) _tile_zero(1);
+  if (two.rows) _tile_zero(2);
+  if (two.rows && two.weights) _tile_zero(3);
+}
+
+// Sums in memory: four bytes of 32 rows and 32 outputs, rows `distance` bytes from each other.
+constexpr size_t kSums = 2 * kTile;
+
+SAX_INLINE void load_sums(Two two, const void* from, size_t distance) {
+  const char* at = static_cast<const char*>(from);
+  const char* below = at + kTile * distance;
+  settle();
+  _tile_loadd(0, at, distance);
+  if (two.weights) _tile_loadd(1, at + kLine, distance);
+  if (two.rows) _tile_loadd(2, below, distance);
+  if (two.rows && two.weights) _tile_loadd(3, below + kLine, distance);
+}
+
+SAX_INLINE void store_sums(Two two, void* to, size_t distance) {
+  char* at = static_cast<char*>(to);
+  char* below = at + kTile * distance;
+  _tile_stored(0, at, distance);
+  if (two.weights) _tile_stored(1, at + kLine, distance);
+  if (two.rows) _tile_stored(2, below, distance);
+  if (two.rows && two.weights) _tile_stored(3, below + kLine, distance);
+  settle();
+}
+
+// Adds to the sums the products of a register's numbers of the rows, the second sixteen of which lie
+// `next` bytes further on, with lines of the first and the second tile.
+template <bool Halves>
+SAX_INLINE void add_step(Two two, const void* rows, size_t next, const void* first, const void* second) {
+#define SAX_DOT(sum, rows, weights)                          \
+  if constexpr (Halves) _tile_dpbf16ps(sum, rows, weights);  \
+  if constexpr (!Halves) _tile_dpbsud(sum, rows, weights)
+  _tile_loadd(4, rows, kLine);
+  _tile_loadd(6, first, kLine);
+  SAX_DOT(0, 4, 6);
+  if (two.weights) {
+    _tile_loadd(7, second, kLine);
+    SAX_DOT(1, 4, 7);
+  }
+  if (two.rows) {
+    _tile_loadd(5, static_cast<const char*>(rows) + next, kLine);
+    SAX_DOT(2, 5, 6);
+    if (two.weights) {
+      SAX_DOT(3, 5, 7);
+    }
+  }
+#undef SAX_DOT
+}
+
+// Calls product(begin, end, rows at once) for those rows that fill the registers, then for the rest:
+// one shape each.
+template <class Product>
+SAX_INLINE void over_shapes(size_t begin, size_t end, size_t most, Product product) {
+  size_t whole = end - (end - begin) % most;
+  if (begin < whole) product(begin, whole, most);
+  if (whole < end) product(whole, end, end - whole);
+}
+
+SAX_INLINE void fetch(const void* lines, size_t count) {
+  for (size_t i = 0; i < count; ++i) __builtin_prefetch(static_cast<const char*>(lines) + i * kLine);
+}
+
+constexpr size_t kAhead = 2;  // registers of weights that are fetched before they are read
+
+// --- pairs of bf16 ----------------------------------------------------------------------------------
+
+// Rows lie as registers take them: of each sixteen rows the first 32 numbers, then the next.
+
+static size_t pairs_size(size_t rows, size_t inputs) {
+  return in_parts(rows, kTile) * in_parts(inputs, 2 * kPairs) * kRegister;
+}
+
+static void pairs_of(const float* x, size_t inputs, size_t row, void* to) {
+  constexpr size_t numbers = 2 * kPairs;
+  size_t steps = in_parts(inputs, numbers);
+  char* at = static_cast<char*>(to) + row / kTile * steps * kRegister + row % kTile * kLine;
+  for (; inputs; at += kRegister, x += numbers) {
+    size_t count = least(inputs, numbers);
+    if (count < numbers) memset(at, 0, kLine);
+    narrow(x, count, reinterpret_cast<uint16_t*>(at));
+    inputs -= count;
+  }
+}
+
+// Steps `begin` to `end` of a product.
+struct PlainPart {
+  const PlainWeight& weight;
+  const char* rows;
+  size_t begin, end;
+  float* const* out;
+};
+
+// Where the sums of up to 32 rows and two tiles lie while they are in no register: in `out`, or where
+// its rows do not follow each other or end within a tile, in `held`.
+struct PlainSums {
+  const PlainPart& part;
+  size_t row, count, tile;
+  Two two;
+  float (*held)[kSums];
+
+  bool in_place() const {
+    float* const* out = part.out + row;
+    return out[count - 1] == out[0] + (count - 1) * part.weight.outputs &&
+           (tile + two.tiles()) * kTile <= part.weight.outputs;
+  }
+
+  size_t distance() const { return part.weight.outputs * sizeof(float); }
+
+  // Calls copy(held sums, of `out`, lanes) for each row and tile.
+  template <class Copy>
+  void each(Copy copy) const {
+    for (size_t r = 0; r < count; ++r) {
+      for (size_t c = 0; c < two.tiles(); ++c) {
+        float* of = part.out[row + r] + (tile + c) * kTile;
+        copy(&held[r][c * kTile], of, lanes_of(part.weight.outputs, tile + c));
+      }
+    }
+  }
+
+  void take() const {
+    if (in_place()) return load_sums(two, part.out[row] + tile * kTile, distance());
+    each([](float* sum, const float* of, int lanes) { store(sum, load_some(of, lanes)); });
+    load_sums(two, held, sizeof held[0]);
+  }
+
+  void put() const {
+    if (in_place()) return store_sums(two, part.out[row] + tile * kTile, distance());
+    store_sums(two, held, sizeof held[0]);
+    each([](const float* sum, float* of, int lanes) { store_some(of, load(sum), lanes); });
+  }
+};
+
+// Up to 32 rows times one tile or two; adds to `out` unless the steps are the first.
+static void plain_block(const PlainPart& part, size_t row, size_t count, size_t tile, Two two) {
+  const PlainWeight& weight = part.weight;
+  size_t next = in_parts(weight.pairs, kPairs) * kRegister, of_tile = weight.pairs * kLine;
+  const char* x = part.rows + row / kTile * next + part.begin * kRegister;
+  const char* tiles = reinterpret_cast<const char*>(weight.tiles) + tile * of_tile;
+  alignas(64) float held[kSums][kSums];
+  PlainSums sums{part, row, count, tile, two, held};
+  if (part.begin) sums.take();
+  else clear_sums(two);
+  size_t whole = least(part.end, weight.pairs / kPairs);
+  for (size_t step = part.begin; step < whole; ++step, x += kRegister) {
+    const char* lines = tiles + step * kRegister;
+    for (size_t c = 0; row == 0 && c < two.tiles(); ++c) {
+      fetch(lines + c * of_tile + kAhead * kRegister, kTile);
+    }
+    add_step<true>(two, x, next, lines, lines + of_tile);
+  }
+  if (whole < part.end) {  // fewer lines, filled up with zeros: what follows them is another tile's
+    alignas(64) char last[2][kRegister] = {};
+    for (size_t c = 0; c < two.tiles(); ++c) {
+      const char* lines = tiles + c * of_tile + whole * kRegister;
+      memcpy(last[c], lines, weight.pairs % kPairs * kLine);
+    }
+    settle();
+    add_step<true>(two, x, next, last[0], last[1]);
+  }
+  sums.put();
+}
+
+static void plain(const PlainWeight& weight, const void* pairs, size_t rows, size_t first, size_t last,
+                  float* const* out) {
+  size_t steps = in_parts(weight.pairs, kPairs);
+  size_t at_once = rows > kSums ? kStepsInCache : steps;
+  for (size_t some = 0; some < rows; some += kRowsInCache) {
+    for (size_t begin = 0; begin < steps; begin += at_once) {
+      PlainPart part{weight, static_cast<const char*>(pairs), begin, least(begin + at_once, steps), out};
+      auto product = [&](size_t row, size_t end, size_t count) {
+        shape(count, kTile);
+        for (size_t tile = first; tile < last; tile += 2) {
+          Two two{count > kTile, last - tile > 1};
+          for (size_t at = row; at < end; at += count) plain_block(part, at, count, tile, two);
+        }
+      };
+      over_shapes(some, least(some + kRowsInCache, rows), kSums, product);
+    }
+  }
+}
+
+// --- whole numbers ----------------------------------------------------------------------------------
+
+// How the numbers of a block are divided: registers hold as many lines as a block has, or sixteen.
+struct Division {
+  size_t lines, of_step, steps;
+
+  explicit Division(size_t block)
+      : lines(block / 4), of_step(least(lines, kTile)), steps(in_parts(lines, kTile)) {}
+};
+
+// The two bytes of a number are numbers of two rows, one after the other.
+
+static size_t bytes_size(size_t rows, size_t inputs, size_t block) {
+  return in_parts(2 * rows, kTile) * (inputs / block) * Division(block).steps * kRegister;
+}
+
+static void bytes_of(const float* x, size_t inputs, size_t block, size_t row, int8_t* bytes,
+                     float* steps, float* sums) {
+  size_t blocks = inputs / block;
+  int8_t* at = bytes + 2 * row / kTile * blocks * Division(block).steps * kRegister +
+               2 * row % kTile * kLine;
+  float largest = largest_of(x, inputs);
+  steps[row] = largest / 127.0f;
+  for (size_t i = 0; i < blocks; ++i) {
+    BlockSum sum;
+    for (size_t begin = 0; begin < block; begin += kBytes, at += kRegister) {
+      size_t count = least(block - begin, kBytes);
+      auto store = [at](size_t j, int32_t high, int32_t low) {
+        at[j] = static_cast<int8_t>(high);
+        at[kLine + j] = static_cast<int8_t>(low);
+      };
+      quantize(x + i * block + begin, count, 127.0f / largest, sum, store);
+    }
+    sums[row * blocks + i] = sum.value();
+  }
+}
+
+constexpr size_t kByteRows = kTile;  // at once: each takes two
+
+// Up to sixteen rows and two tiles.
+struct ByteOperands {
+  const QuantizedWeight& weight;
+  const int8_t* rows;
+  size_t tile;
+  Two two;
+  bool first;  // of the rows: lines of the tiles are fetched
+  Division division{weight.block};
+
+  size_t blocks() const { return weight.inputs / weight.block; }
+  size_t next() const { return blocks() * division.steps * kRegister; }  // from sixteen to the next
+};
+
+// The lines of a step of a block: where they lie, or one number a byte and filled up with zeros.
+SAX_INLINE const void* lines_of(const ByteOperands& of, size_t tile, size_t block, size_t step,
+                                char* room) {
+  const Division& division = of.division;
+  size_t bits = static_cast<size_t>(of.weight.bits), line = kLine * bits / 8;
+  size_t count = least(division.lines - step * kTile, kTile);
+  const uint8_t* at = of.weight.tiles + tile * of.weight.inputs * kTile * bits / 8 +
+                      (block * division.lines + step * kTile) * line;
+  if (of.first) fetch(at + kAhead * kTile * line, kTile * line / kLine);
+  if (bits == 8) {
+    if (count == division.of_step) return at;
+    memcpy(room, at, count * kLine);
+  } else {
+    for (size_t i = 0; i < count; i += 2, at += kLine) {
+      B both = load_bytes(at), low = low_nibbles(both), high = high_nibbles(both);
+      memcpy(room + i * kLine, &low, kLine);
+      memcpy(room + (i + 1) * kLine, &high, kLine);
+    }
+  }
+  if (count < division.of_step) {
+    memset(room + count * kLine, 0, (division.of_step - count) * kLine);
+  }
+  return room;
+}
+
+// Sums of whole numbers in memory: of each row two.
+struct ByteSums {
+  alignas(64) int32_t of[kSums][kSums];
+
+  Wholes at(size_t row, size_t tile) const {
+    Wholes both;
+    memcpy(&both.high, &of[2 * row][tile * kTile], kLine);
+    memcpy(&both.low, &of[2 * row + 1][tile * kTile], kLine);
+    return both;
+  }
+};
+
+// The sums of steps `begin` to `end` of a block.
+SAX_INLINE void sum_bytes(const ByteOperands& of, size_t block, size_t begin, size_t end, ByteSums& sums) {
+  alignas(64) char room[2][kRegister];
+  const int8_t* x = of.rows + (block * of.division.steps + begin) * kRegister;
+  clear_sums(of.two);
+  for (size_t step = begin; step < end; ++step, x += kRegister) {
+    const void* first = lines_of(of, of.tile, block, step, room[0]);
+    const void* second = of.two.weights ? lines_of(of, of.tile + 1, block, step, room[1]) : nullptr;
+    settle();
+    add_step<false>(of.two, x, of.next(), first, second);
+  }
+  store_sums(of.two, sums.of, sizeof sums.of[0]);
+}
+
+// Adds a block to the totals of each row, as on vectors: its sums are scaled once.
+SAX_INLINE void add_block(const ByteOperands& of, const float* sums, size_t count, size_t block,
+                          F (*totals)[2]) {
+  constexpr size_t at_once = kNumbersAtOnce / kBytes;
+  size_t tiles = of.two.tiles();
+  Scaling scaling[2];
+  for (size_t c = 0; c < tiles; ++c) scaling[c] = scaling_of(of.weight, of.tile + c, block);
+  for (size_t begin = 0; begin < of.division.steps; begin += at_once) {
+    ByteSums wholes;
+    sum_bytes(of, block, begin, least(begin + at_once, of.division.steps), wholes);
+    for (size_t r = 0; r < count; ++r) {
+      for (size_t c = 0; c < tiles; ++c) {
+        totals[r][c] = fma(value_of(wholes.at(r, c)), scaling[c].scale, totals[r][c]);
+      }
+    }
+  }
+  for (size_t r = 0; r < count; ++r) {
+    F sum = set(sums[r * of.blocks() + block]);
+    for (size_t c = 0; c < tiles; ++c) totals[r][c] = fma(sum, scaling[c].offset, totals[r][c]);
+  }
+}
+
+static void quantized_block(const ByteOperands& of, const float* steps, const float* sums,
+                            size_t count, float* const* out) {
+  F totals[kByteRows][2];
+  for (auto& each : totals) each[0] = each[1] = set(0.0f);
+  for (size_t block = 0; block < of.blocks(); ++block) add_block(of, sums, count, block, totals);
+  for (size_t r = 0; r < count; ++r) {
+    for (size_t c = 0; c < of.two.tiles(); ++c) {
+      int lanes = lanes_of(of.weight.outputs, of.tile + c);
+      store_some(out[r] + (of.tile + c) * kTile, mul(totals[r][c], set(steps[r])), lanes);
+    }
+  }
+}
+
+static void quantized(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
+                      const float* sums, size_t rows, size_t first, size_t last, float* const* out) {
+  size_t blocks = weight.inputs / weight.block;
+  Division division(weight.block);
+  size_t of_row = blocks * division.steps * kLine;  // of each of its two
+  size_t at_once = in_parts(kBytesInCache, 2 * of_row * kByteRows) * kByteRows;
+  auto product = [&](size_t row, size_t end, size_t count) {
+    shape(2 * count, division.of_step);
+    for (size_t tile = first; tile < last; tile += 2) {
+      Two two{2 * count > kTile, last - tile > 1};
+      for (size_t at = row; at < end; at += count) {
+        ByteOperands of{weight, bytes + at * 2 * of_row, tile, two, at == 0};
+        quantized_block(of, steps + at, sums + at * blocks, count, out + at);
+      }
+    }
+  };
+  for (size_t some = 0; some < rows; some += at_once) {
+    over_shapes(some, least(some + at_once, rows), kByteRows, product);
+  }
+}
+
+}  // namespace sax::SAX_ISA
+#endif
+
+namespace sax {
+
+#if defined(SAX_NO_TILES)
+const TileProducts* const SAX_TABLE(SAX_ISA) = nullptr;
+#else
+static const TileProducts products = {
+    {SAX_ISA::pairs_size, SAX_ISA::pairs_of, SAX_ISA::plain},
+    {SAX_ISA::bytes_size, SAX_ISA::bytes_of, SAX_ISA::quantized},
+    SAX_ISA::release,
+};
+const TileProducts* const SAX_TABLE(SAX_ISA) = &products;
+#endif
+
+}  // namespace sax

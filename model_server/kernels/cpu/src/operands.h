@@ -1,0 +1,73 @@
+// The operands of products: a row's numbers as bf16 or in bytes, and the scales of a weight's blocks.
+
+#pragma once
+
+#include "dots.h"
+#include "kernels.h"
+
+namespace sax::SAX_ISA {
+
+SAX_INLINE size_t in_parts(size_t all, size_t of_part) { return (all + of_part - 1) / of_part; }
+
+SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
+  size_t left = outputs - tile * kLanes;
+  return left < kLanes ? static_cast<int>(left) : kLanes;
+}
+
+SAX_INLINE void narrow(const float* x, size_t count, uint16_t* to) {
+  size_t at = 0;
+#if defined(SAX_NARROWS)
+  for (; at + 2 * kLanes <= count; at += 2 * kLanes) store_narrow(to + at, x + at);
+#endif
+  for (; at < count; ++at) to[at] = bf16_of(x[at]);
+}
+
+// The largest size of a number of a row, above zero.
+SAX_INLINE float largest_of(const float* x, size_t inputs) {
+  F sizes = set(1e-30f);
+  for (size_t i = 0; i < inputs; i += kLanes) {
+    F some = load_some(x + i, static_cast<int>(inputs - i));
+    sizes = max(sizes, max(some, mul(some, set(-1.0f))));
+  }
+  return highest(sizes);
+}
+
+// The sum of a block's numbers, each in two bytes.
+struct BlockSum {
+  int32_t high = 0, low = 0;
+
+  float value() const {
+    return (static_cast<float>(high) + static_cast<float>(low) * (1.0f / 254.0f)) * kStepsOfRow;
+  }
+};
+
+// Calls store(i, high, low) for each number, and adds it to the sum.
+template <class Store>
+SAX_INLINE void quantize(const float* x, size_t count, float per_step, BlockSum& sum, Store store) {
+  int32_t of_high = 0, of_low = 0;
+  for (size_t i = 0; i < count; ++i) {
+    float scaled = x[i] * per_step;
+    float whole = __builtin_rintf(scaled);
+    float rest = __builtin_rintf((scaled - whole) * 254.0f);
+    int32_t high = static_cast<int32_t>(whole), low = static_cast<int32_t>(rest);
+    store(i, high, low);
+    of_high += high;
+    of_low += low;
+  }
+  sum.high += of_high;
+  sum.low += of_low;
+}
+
+// Of the sixteen rows of a tile, for one block: weight = scale * stored number + offset.
+struct Scaling { F scale, offset; };
+
+SAX_INLINE Scaling scaling_of(const QuantizedWeight& weight, size_t tile, size_t block) {
+  const float* units = weight.units + tile * 2 * kLanes;
+  size_t place = (tile * (weight.inputs / weight.block) + block) * kLanes;
+  F scale = mul(load_f16(weight.scales + place), load(units));
+  F offset = mul(scale, set(weight.bits == 8 ? -128.0f : -8.0f));
+  if (weight.offsets) offset = fma(load_f16(weight.offsets + place), load(units + kLanes), offset);
+  return {scale, offset};
+}
+
+}  // namespace sax::SAX_ISA
