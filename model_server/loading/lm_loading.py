@@ -55,6 +55,7 @@ from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
+from model_server.loading.start_loading import start_programs
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.recipe import Recipe
@@ -157,9 +158,13 @@ class LmLoad(LanguageLoad):
         if self.deployment.layout.platform != "cpu" or self.spans_hosts or self._ready is not None:
             return self._build(programs, report)
         # An accelerator's compiler may measure on the device, whose memory weights would take.
+        kept = start_programs(self._spec, self._checkpoint, self.deployment, self._config, programs)
         lowers = self.deployment.program.programs(self.deployment.buckets)
-        with closing(CompiledAhead(lowers, programs)) as ahead:
-            return self._build(ahead, report)
+        with closing(CompiledAhead(lowers, kept or programs)) as ahead:
+            runner = self._build(ahead, report)
+        if kept is not None:
+            kept.keep()
+        return runner
 
     def _build(self, programs: Programs, report: Report) -> ModelRunner:
         deployment = self.deployment
