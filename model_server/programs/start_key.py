@@ -47,8 +47,8 @@ def start_key(
     model = _digest(
         (
             spec.model_path,
-            json.dumps(spec.overrides, sort_keys=True),
-            json.dumps(config, sort_keys=True, default=repr),
+            json.dumps(dict(spec.overrides), sort_keys=True),
+            json.dumps(config and dict(config), sort_keys=True, default=repr),
             json.dumps(flat(program.limits), sort_keys=True, default=repr),
             *map(str, buckets),
             *map(_told, weights),
