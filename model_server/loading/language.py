@@ -219,7 +219,8 @@ class LanguagePlan:
         if is_proxied():
             assert not isinstance(load, StageLoad)
             islands = models.copies.load_others(self.spec, runner, load, self.moves, report)
-        times = measure(runner, load.measured, self.spec.model_id)
+        start = load.start if isinstance(load, LmLoad) else None
+        times = measure(runner, load.measured, self.spec.model_id, start)
         models.keep(self.spec, load, runner, islands)
         loaded = self._loaded(runner, islands, times, report)
         if self.recipe.adapters is not None:

@@ -32,10 +32,11 @@ class MadeProgram(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastStart(msgspec.Struct, frozen=True, array_like=True):
-    """What a start compiled."""
+    """What a start compiled and measured."""
 
     key: str = ""  # of all that its programs depend on
     programs: Mapping[str, MadeProgram] = {}  # by name
+    seconds: tuple[float, ...] = ()  # of its steps, by bucket
 
 
 def file_of(folder: Path, name: str) -> Path:

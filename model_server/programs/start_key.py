@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -72,6 +74,7 @@ def _surroundings(layout: Layout) -> Iterable[str]:
     yield repr(keys_of(layout))
     yield native.described()
     yield f"{_cores()} cores"  # XLA divides what a program does over them
+    yield _processor()
     for name in _VARIABLES:
         yield f"{name}={os.environ.get(name)}"
     for name, value in sorted(jax.config.values.items()):
@@ -81,6 +84,14 @@ def _surroundings(layout: Layout) -> Iterable[str]:
 
 def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of the processor, by which the seconds of steps differ; "": unknown."""
+    with suppress(OSError):
+        names = (line for line in cpuinfo.read_text().splitlines() if line.startswith("model name"))
+        return next(names, "")
+    return ""
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,14 @@ class StartPrograms:
         self._last = self._read()
         self._by_text = {each.text: each for each in self._last.programs.values()}
         self._made: dict[str, MadeProgram] = {}
-        self._compiled = 0
+        self._asked = self._compiled = 0
         self._unfit = ""  # why a program of the last start was not used
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
         with self._lock:
             kept = name in self._left
             self._left.discard(name)
+            self._asked += kept
         if not kept:
             return self._programs.compiled(name, lower)
         found = self._named(name)
@@ -62,23 +63,35 @@ class StartPrograms:
     def pass_on(self, name: str, body: bytes) -> None:
         self._programs.pass_on(name, body)
 
-    def keep(self) -> None:
-        """Keep these programs for the next start; call it once all are there."""
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """What steps took in the last start, if all programs were loaded by name; else nothing."""
+        return self._last.seconds if self._is_the_last and not self._left else ()
+
+    @property
+    def _is_the_last(self) -> bool:
+        return self._key == self._last.key and not self._compiled
+
+    def keep(self, seconds: Sequence[float]) -> None:
+        """Keep these programs for the next start, and what steps take; once all have run."""
         if self._unfit:
             logger.warning("%s: compiled again: %s", self._path, self._unfit)
-        if not self._compiled and self._key == self._last.key:
+        if self._is_the_last and seconds == self._last.seconds:
             mark_used(self._path)
-        else:
-            try:
-                write_start(self._path, LastStart(self._key, self._made))
-            except (CheckpointError, OSError) as exc:
-                logger.warning("%s: its programs are not kept: %s", self._model, exc)
-                return
+        elif not self._write(LastStart(self._key, self._made, tuple(seconds))):
+            return
         logger.info(
-            *("%s: of %d programs %d were loaded, as its last start left them in %s, %d compiled",),
-            *(self._model, len(self._made), len(self._made) - self._compiled),
-            *(self._path, self._compiled),
+            "%s: of %d programs %d were loaded, as its last start left them in %s, %d compiled",
+            *(self._model, self._asked, self._asked - self._compiled, self._path, self._compiled),
         )
+
+    def _write(self, start: LastStart) -> bool:
+        try:
+            write_start(self._path, start)
+        except (CheckpointError, OSError) as exc:
+            logger.warning("%s: its programs are not kept: %s", self._model, exc)
+            return False
+        return True
 
     def _read(self) -> LastStart:
         try:

@@ -43,7 +43,7 @@ def started(
     start = StartPrograms(path, key, NAMES, COMPILED_HERE, "m")
     lower = lower or (lambda factor: lambda: lowered(factor))
     made = {name: start.compiled(name, lower(int(name[-1]))) for name in NAMES}
-    start.keep()
+    start.keep(start.seconds or (0.5,))
     return {name: answer(program) for name, program in made.items()}
 
 
@@ -65,7 +65,7 @@ def test_another_key_traces_and_finds_the_programs_by_their_text(
     with watch.loading() as compiles:
         start = StartPrograms(path, "other", NAMES, COMPILED_HERE, "m")
         made = [start.compiled(name, lambda name=name: low[int(name[-1])]) for name in NAMES]
-        start.keep()
+        start.keep((0.5,))
     assert str(compiles) == "nothing"
     assert [answer(each) for each in made] == list(RIGHT.values())
     assert started(path, "other", lambda _: untraced) == RIGHT
@@ -100,6 +100,17 @@ def test_damaged_and_foreign_files_are_told_once_and_rebuilt(
         assert started(path, lower=lambda _: untraced) == RIGHT
 
 
+def test_what_steps_took_is_known_only_if_every_program_is_the_last_ones(path: Path) -> None:
+    started(path)
+    same, other = (StartPrograms(path, key, NAMES, COMPILED_HERE, "m") for key in ("key", "other"))
+    assert same.seconds == (), "not all were asked for"
+    for start in (same, other):
+        for name in NAMES:
+            start.compiled(name, lambda name=name: lowered(int(name[-1])))
+    assert same.seconds == (0.5,)
+    assert other.seconds == ()
+
+
 def test_what_cannot_be_written_is_served_all_the_same(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,7 +124,7 @@ def test_programs_of_other_names_and_second_ones_of_a_name_are_not_kept(path: Pa
     for name, factor in (("times 3", 3), ("times 3", 7), ("times 9", 9)):
         program = start.compiled(name, lambda factor=factor: lowered(factor))
         assert answer(program) == [0, factor, 2 * factor, 3 * factor]
-    start.keep()
+    start.keep(())
     assert list(read_start(path).programs) == ["times 3"]
 
 
