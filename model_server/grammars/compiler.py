@@ -207,7 +207,7 @@ class GrammarCompiler:
         self.counts = GrammarStateCounts()
         self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
         self._starting = threading.Lock()
-        self._vocabulary: Future[_GrammarVocabulary] | None = None
+        self.reading: Future[_GrammarVocabulary] | None = None  # of the vocabulary
         if vocabulary.eos_ids:
             later = threading.Timer(_QUIET_S, _start, (weakref.ref(self),))
             later.daemon = True
@@ -243,9 +243,9 @@ class GrammarCompiler:
     def start(self) -> Future[_GrammarVocabulary]:
         """Begin to read the vocabulary, unless it was begun. Thread-safe."""
         with self._starting:
-            if self._vocabulary is None:
-                self._vocabulary = Worker.once("grammar vocabulary", self._read)
-            return self._vocabulary
+            if self.reading is None:
+                self.reading = Worker.once("grammar vocabulary", self._read)
+            return self.reading
 
     def _read(self) -> _GrammarVocabulary:
         constraint_reader().warm(self._specials)  # in its own process, meanwhile

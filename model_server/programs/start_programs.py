@@ -84,6 +84,7 @@ class StartPrograms:
             "%s: of %d programs %d were loaded, as its last start left them in %s, %d compiled",
             *(self._model, self._asked, self._asked - self._compiled, self._path, self._compiled),
         )
+        self._last, self._by_text, self._made = LastStart(), {}, {}  # some megabytes
 
     def _write(self, start: LastStart) -> bool:
         try:
