@@ -99,6 +99,7 @@ class ModelServerConfig:
     open_seconds: float = 120.0  # to read a checkpoint's configuration, headers and tokenizer
     imports: tuple[str, ...] = ()  # modules that register custom models
     jax_cache_dir: str | None = None
+    keep_programs: bool = True  # beside the compile cache, for the next start
     programs: str = ""  # where to read precompiled programs: a location, or "checkpoint"
     slots: int = 32
     page_size: int = 64

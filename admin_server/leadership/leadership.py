@@ -237,6 +237,7 @@ class Leadership:
         self._lease = Lease(timing.patience_s)
         self._beats = Series(store, role.cell_id, "beats")
         self._memberships = Series(store, role.cell_id, "roster")
+        self._kept: Sequence[ServerInfo] | None = None  # the servers that it names
 
     async def run(self) -> None:
         """Follow and lead until cancelled. Raises CorruptLog, and whatever ends a led cell."""
@@ -295,19 +296,15 @@ class Leadership:
                 self._role.wait("it has just stepped down")
                 await ledger.close()
                 if not ledger.deposed.is_set():
-                    await self._resign(ledger, term)
+                    await self._resign(ledger, cell, term)
         _log.warning("another admin server leads %s now; this one follows", self._role.cell_id)
 
     async def _beat_until_deposed(self, ledger: Ledger, cell: Cell, term: int) -> None:
-        kept: Sequence[ServerInfo] | None = None
-        look_at_s = 0.0
+        self._kept, look_at_s = None, 0.0
         while not ledger.deposed.is_set():
             try:
                 await self._beat(ledger, term)
-                if cell.knows_servers and (infos := cell.infos()) != kept:
-                    text = encode_membership(infos, ledger.sequence)
-                    await self._memberships.write(term, text)
-                    kept = infos
+                await self._keep_membership(ledger, cell, term)
                 self._role.health.succeeded()
                 if self._clock() >= look_at_s:
                     self._role.health.found(await find_foreign(self._store, self._role.cell_id))
@@ -325,10 +322,21 @@ class Leadership:
         if await self._beats.write(term, self._word(ledger)) > term:
             ledger.deposed.set()
 
-    async def _resign(self, ledger: Ledger, term: int) -> None:
-        """Let the next server lead at once instead of waiting out the silence."""
+    async def _keep_membership(self, ledger: Ledger, cell: Cell, term: int) -> None:
+        """Write the list of servers if it has changed. Raises StoreUnavailable."""
+        if cell.knows_servers and (infos := cell.infos()) != self._kept:
+            await self._memberships.write(term, encode_membership(infos, ledger.sequence))
+            self._kept = infos
+
+    async def _resign(self, ledger: Ledger, cell: Cell, term: int) -> None:
+        """Let the next server lead at once instead of waiting out the silence.
+
+        Of a cell that stops as a whole the servers have just left, and the next leader must not
+        wait for them.
+        """
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_FAREWELL_S):
+                await self._keep_membership(ledger, cell, term)
                 await self._beats.write(term, self._word(ledger, resigned=True))
 
     def _word(self, ledger: Ledger, *, resigned: bool = False) -> bytes:

@@ -63,9 +63,14 @@ class StepArrays:
                 block += -(-row.count // self._limits.prefill_block)
         return vector, [ranges[id(row)] for row in step.rows]
 
+    def idle(self, layout: ColumnLayout) -> np.ndarray:
+        """Return the vector of a step of padding alone."""
+        vector, _ = self.pack(Step(0, ()), layout)
+        return vector
+
     def full(self, layout: ColumnLayout) -> np.ndarray:
         """Return the vector of a step that computes every row, on the scratch slot and page."""
-        vector, _ = self.pack(Step(0, ()), layout)
+        vector = self.idle(layout)
         views = layout.views(vector)
         views["decode_limits"].fill(1)
         views["block_limits"].fill(1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("sax", "model_server")
-_KINDS = ("*.py", "*.cc", "*.h")
+_KINDS = (".py", ".cc", ".h")
 
 
 def versions() -> dict[str, str]:
@@ -20,18 +23,33 @@ def versions() -> dict[str, str]:
     except PackageNotFoundError:  # run from a source tree; the digest identifies it
         own = "not installed"
     return {
-        "sax": f"{own} ({source_digest()})",
+        "sax": f"{own} ({own_digest()})",
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "Python": ".".join(platform.python_version_tuple()[:2]),
     }
 
 
+@cache
+def own_digest() -> str:
+    """Return the digest of this process's sources as they were at the first call.
+
+    A server asks when it starts: files that an upgrade replaces later are not what it runs.
+    """
+    return source_digest()
+
+
 def source_digest(root: Path = _ROOT) -> str:
     """Return a digest of the sources, to distinguish builds of one version."""
     digest = hashlib.sha256()
     for room in _ROOMS:
-        sources = (path for kind in _KINDS for path in (root / room).rglob(kind))
-        for path in sorted(sources):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+        for path in sorted(_sources(root / room)):
+            name = os.path.relpath(path, root).replace(os.sep, "/")
+            digest.update(name.encode() + b"\0" + Path(path).read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _sources(folder: Path) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if each != "__pycache__"]
+        yield from (os.path.join(place, file) for file in files if file.endswith(_KINDS))

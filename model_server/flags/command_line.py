@@ -403,6 +403,13 @@ def _add_programs(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         "--jax_cache_dir", help="keep compiled programs here, to speed up the next load"
     )
     flags.add_argument(
+        "--keep_programs",
+        action=argparse.BooleanOptionalAction,
+        default=default.keep_programs,
+        help="on CPUs, with --jax_cache_dir: also keep the programs of each model's last start in "
+        "one file there, which the next start loads without tracing them (default: yes)",
+    )
+    flags.add_argument(
         "--strict_compile",
         action=argparse.BooleanOptionalAction,
         default=bool(os.environ.get(STRICT_VARIABLE)),

@@ -25,6 +25,9 @@ _ALPHABET = 20  # letters that may all come next inside a text
 _LONG = 4  # tokens of letters that fill a text of a given length
 _CLOSERS = frozenset(b"}])")
 _QUOTE = ord('"')
+_CLOSING = b'}])"'
+_WORDS = (b"null", b"true", b"false")
+_LONGEST_WORD = max(map(len, _WORDS))
 
 
 class Closings:
@@ -178,11 +181,13 @@ def _rank(text: bytes) -> tuple[int, int, int] | None:
     """Return the place of a token among the candidates, less first; None: it is none."""
     if text == b'""':
         return 0, 0, 0
-    if text and set(text) <= _CLOSERS | {_QUOTE}:
+    if len(text) > _LONGEST_WORD and text[0] not in _CLOSING:
+        return None  # most are such
+    if text and not text.translate(None, _CLOSING):
         return 1, -sum(byte in _CLOSERS for byte in text), -len(text)
     if text in (b"{}", b"[]"):
         return 2, 0, 0
-    if text in (b"null", b"true", b"false"):
+    if text in _WORDS:
         return 5, 0, 0
     if len(text) == 1 and 0x20 < text[0] < 0x7F and text != b"\\":
         return 3 if text in b",:" else 4 if text.isdigit() else 6 + text.isalpha(), 0, text[0]

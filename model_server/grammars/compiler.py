@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
@@ -175,26 +178,40 @@ def ll_tokenizer(
 
 _KEPT = 128
 STACK = 64 << 20  # bytes: eight times what was enough in the process that compiled it first
+_QUIET_S = 2.0  # before the vocabulary is read, which the first plain requests need not wait for
+
+
+class _GrammarVocabulary(NamedTuple):
+    """A model's tokens as constraints need them."""
+
+    tokenizer: llguidance.LLTokenizer
+    closings: Closings
 
 
 class GrammarCompiler:
-    """Compiles for one model. Its methods are for the event loop."""
+    """Compiles for one model. Its methods are for the event loop.
+
+    Reading the vocabulary takes tenths of a second. A thread does it soon after the load, or at
+    once if a constraint comes first.
+    """
 
     def __init__(self, vocabulary: GrammarTokens, rows: int) -> None:
-        """rows: of the model's embedding. Takes tenths of a second."""
-        texts = [vocabulary.token_bytes(token) for token in range(rows)]
-        self._tokenizer = ll_tokenizer(vocabulary, texts)
+        """rows: of the model's embedding."""
+        self._tokens = vocabulary
         self._specials = {
             vocabulary.token_bytes(token).decode(errors="replace"): token
             for token in vocabulary.control_ids
             if token < rows
         }
-        self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
         self.counts = GrammarStateCounts()
         self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
-        if self._tokenizer is not None:
-            constraint_reader().warm(self._specials)
+        self._starting = threading.Lock()
+        self.reading: Future[_GrammarVocabulary] | None = None  # of the vocabulary
+        if vocabulary.eos_ids:
+            later = threading.Timer(_QUIET_S, _start, (weakref.ref(self),))
+            later.daemon = True
+            later.start()
 
     async def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Return the compiled constraint.
@@ -206,16 +223,39 @@ class GrammarCompiler:
             self._kept.move_to_end(constraint)
             return self._kept[constraint]
         field = constraint.field
-        if (tokenizer := self._tokenizer) is None:
+        if not self._tokens.eos_ids:
             raise UnsupportedParameter(
                 f"{field} is not supported by this model: it has no end token", param=field
             )
+        coming = self.start()
         read = await constraint_reader().read(constraint, self._specials)
+        # Shielded: a caller that leaves must not cancel it for all others.
+        tokenizer, closings = await asyncio.shield(asyncio.wrap_future(coming))
         job = Worker.once("grammar", lambda: matcher_of(read.text, tokenizer, field), stack=STACK)
         matcher = await asyncio.wrap_future(job)
-        made = CompiledGrammar(matcher, field, self._rows, self.counts, self._closings)
+        made = CompiledGrammar(matcher, field, self._rows, self.counts, closings)
         made.partly = read.partly
         self._kept[constraint] = made
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return made
+
+    def start(self) -> Future[_GrammarVocabulary]:
+        """Begin to read the vocabulary, unless it was begun. Thread-safe."""
+        with self._starting:
+            if self.reading is None:
+                self.reading = Worker.once("grammar vocabulary", self._read)
+            return self.reading
+
+    def _read(self) -> _GrammarVocabulary:
+        constraint_reader().warm(self._specials)  # in its own process, meanwhile
+        texts = [self._tokens.token_bytes(token) for token in range(self._rows)]
+        tokenizer = ll_tokenizer(self._tokens, texts)
+        assert tokenizer is not None, "it has an end token"
+        return _GrammarVocabulary(tokenizer, Closings(tokenizer, texts))
+
+
+def _start(compiler: weakref.ref[GrammarCompiler]) -> None:
+    """Begin to read a vocabulary, unless its model is gone."""
+    if (found := compiler()) is not None:
+        found.start()

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
 from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.worker import Worker
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import copies
 from model_server.islands.proxy_backend import is_proxied
@@ -102,17 +104,24 @@ class LanguageModels:
         return self.context.config
 
     def plan(self, asked: AskedModel, report: Report) -> LanguagePlan:
-        """Cheap checks come before slow work: vocabulary, then the plan."""
+        """The text is read while the memory is planned, since templates wait for a process."""
         spec, checkpoint, opener = asked.spec, asked.checkpoint, self.context.opener
         recipe = asked.recipe
         assert isinstance(recipe, Recipe), "the kind was chosen by it"
         recipe = asked.opened.enter_context(
             with_draft(recipe, spec.overrides, checkpoint, opener.opener(report))
         )
-        text = self._text(spec, recipe, checkpoint)
-        check_behind_proxy(recipe, self.config)
-        load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
-        self._check_order(load.order)
+        context = copy_context()
+        reading = Worker.once(
+            f"load text of {spec.model_id}",
+            lambda: context.run(self._text, spec, recipe, checkpoint),
+        )
+        try:
+            check_behind_proxy(recipe, self.config)
+            load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
+            self._check_order(load.order)
+        finally:
+            text = reading.result()  # what is wrong with it is told first
         moves = self.copies.moves(load) if is_proxied() else None
         return LanguagePlan(self, spec, recipe, checkpoint, text, load, moves)
 
@@ -148,6 +157,8 @@ class LanguageModels:
         images = image_reader(recipe.media)
         if images is not None and template is not None:
             template = template.with_images(images.recipe.placeholder)
+        if template is not None:
+            template.written()  # it keeps them
         replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)
         return _ModelText(tokenizer, template, as_chat, images, replies)
 
@@ -208,7 +219,8 @@ class LanguagePlan:
         if is_proxied():
             assert not isinstance(load, StageLoad)
             islands = models.copies.load_others(self.spec, runner, load, self.moves, report)
-        times = measure(runner, load.measured, self.spec.model_id)
+        start = load.start if isinstance(load, LmLoad) else None
+        times = measure(runner, load.measured, self.spec.model_id, start)
         models.keep(self.spec, load, runner, islands)
         loaded = self._loaded(runner, islands, times, report)
         if self.recipe.adapters is not None:

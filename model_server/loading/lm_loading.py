@@ -55,6 +55,7 @@ from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
+from model_server.loading.start_loading import start_programs
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.recipe import Recipe
@@ -62,6 +63,7 @@ from model_server.models.weights.sharding import Layout, spans_hosts
 from model_server.models.weights.weight import Blueprint
 from model_server.programs.finding import find_passes, find_ready
 from model_server.programs.ready_programs import ReadyPrograms
+from model_server.programs.start_programs import StartPrograms
 from sax.errors import CheckpointError
 from sax.format import human_bytes as human
 from sax.types import ModelSpec, Progress
@@ -122,6 +124,7 @@ class LmLoad(LanguageLoad):
         super().__init__(spec, checkpoint, config)
         self._transfer = transfer
         self.traffic: KvTransfers | None = None
+        self.start: StartPrograms | None = None  # where the next start finds the programs
         self.port: IslandPort | None = None  # to set before `build`, for islands that move pages
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed(among or island_devices())
@@ -157,9 +160,14 @@ class LmLoad(LanguageLoad):
         if self.deployment.layout.platform != "cpu" or self.spans_hosts or self._ready is not None:
             return self._build(programs, report)
         # An accelerator's compiler may measure on the device, whose memory weights would take.
+        self.start = start_programs(
+            self._spec, self._checkpoint, self.deployment, self._config, programs
+        )
         lowers = self.deployment.program.programs(self.deployment.buckets)
-        with closing(CompiledAhead(lowers, programs)) as ahead:
-            return self._build(ahead, report)
+        with closing(CompiledAhead(lowers, self.start or programs)) as ahead:
+            runner = self._build(ahead, report)
+        runner.idle_warmups = bool(self.start and self.start.seconds)
+        return runner
 
     def _build(self, programs: Programs, report: Report) -> ModelRunner:
         deployment = self.deployment
@@ -322,14 +330,21 @@ def run_all(runner: Runner, report: Report) -> None:
         raise
 
 
-def measure(runner: Runner, deployment: Deployment, name: str) -> StepTimes | None:
-    """Measure every bucket, on all hosts of a replica together.
+def measure(
+    runner: Runner, deployment: Deployment, name: str, start: StartPrograms | None = None
+) -> StepTimes | None:
+    """Measure every bucket, on all hosts of a replica together, unless the last start did.
 
-    Returns None for a runner without buckets of its own.
+    start: keeps what was measured. Returns None for a runner without buckets of its own.
     """
     buckets = deployment.buckets
+    seconds = () if start is None else start.seconds
     try:
-        seconds = [_seconds(runner, index) for index in range(min(runner.warmups, len(buckets)))]
+        if not seconds:
+            numbers = range(min(runner.warmups, len(buckets)))
+            seconds = tuple(_seconds(runner, index) for index in numbers)
+        if start is not None:
+            start.keep(seconds)
     except BaseException:
         runner.close()
         raise

@@ -9,6 +9,8 @@ import os
 from contextlib import ExitStack, nullcontext
 
 from model_server.config import ModelServerConfig
+from model_server.engine.versions import own_digest
+from model_server.engine.worker import Worker
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.device_memory import server_devices
 from model_server.loading.kinds import AskedModel, load_model
@@ -55,4 +57,6 @@ class ModelLoader:
 
 def make_loader(config: ModelServerConfig) -> ModelLoader:
     """Return the process's loader. Call once: it listens to every compilation from then on."""
+    if config.keep_programs and config.jax_cache_dir:
+        Worker.once("sources", own_digest)  # for the keys of programs
     return ModelLoader(config, CompileWatch(strict=config.strict_compile))

@@ -264,6 +264,15 @@ async def test_a_new_leader_asks_the_servers_that_the_old_one_knew(config):
     await modelet.stop()
 
 
+async def test_a_leader_that_stops_leaves_the_list_of_its_servers_as_it_is_then(config):
+    """Else the next one would wait for servers that have left."""
+    modelet = await FakeModelet().start()
+    async with running(config, FAST, LeadTiming(beat_s=600, patience_s=1800)) as admin:
+        await modelet.join(admin.port)
+    await asyncio.wait_for(kept(config, modelet), 1)
+    await modelet.stop()
+
+
 async def test_the_location_is_written_where_clients_look(config, tmp_path, monkeypatch):
     monkeypatch.delenv("SAX_ADMIN", raising=False)
     async with running(replace(config, sax_root=str(tmp_path / "root")), FAST) as admin:

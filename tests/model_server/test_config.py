@@ -37,7 +37,8 @@ def test_every_flag_reaches_the_config() -> None:
         "--memory_limit_bytes 8192 --queue 3 --strict_compile --drain_seconds 1.5 "
         "--hosts a,b --host_ordinal 1 --group_port 9 --host_timeout_seconds 4 "
         "--bring_up_seconds 5 --cpu_devices 3 --prefill --prefill_servers c:1,d:2 "
-        "--kv_expiry_seconds 6 --islands 0,2,3 --prefill_islands 3 --elastic_slices 1"
+        "--kv_expiry_seconds 6 --islands 0,2,3 --prefill_islands 3 --elastic_slices 1 "
+        "--no-keep_programs"
     )
     made = make_config(flags.split())
     expected = ModelServerConfig(
@@ -71,6 +72,7 @@ def test_every_flag_reaches_the_config() -> None:
         islands=(0, 2, 3),
         prefill_islands=(3,),
         elastic_slices=1,
+        keep_programs=False,
         incarnation=made.incarnation,
     )
     assert made == expected

@@ -25,6 +25,8 @@ _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 class ModelRunner(CompiledSteps):
     """What a load and an unload do with a runner of steps."""
 
+    idle_warmups = False  # `warm` computes no rows: what steps take is known
+
     @property
     def leaves(self) -> tuple[jax.Array, ...]:
         """The weights; other programs may read them until `close`."""
@@ -85,12 +87,16 @@ class ModelRunner(CompiledSteps):
             self._warm_series(series[index - len(self._buckets)])
             return
         bucket = self._buckets[index]
-        vector = self.arrays.full(self.layouts[bucket])
+        vector = self._warm_vector(bucket)
         self.warm_write()
         self.warm_copy()
         made = self.forward(bucket, vector)
         self.write_masks((), self.layouts[bucket].logit_rows)
         jax.block_until_ready(self.chosen(made))
+
+    def _warm_vector(self, bucket: Bucket) -> np.ndarray:
+        layout = self.layouts[bucket]
+        return self.arrays.idle(layout) if self.idle_warmups else self.arrays.full(layout)
 
     @property
     def part_warmups(self) -> int:

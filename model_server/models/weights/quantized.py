@@ -19,6 +19,7 @@ in bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,18 +138,22 @@ class Quantized:
 
 
 def placeholder(
-    shape: tuple[int, ...], packing: Packing, dtype: Any, place: WeightPlacement
+    shape: tuple[int, ...],
+    packing: Packing,
+    dtype: Any,
+    place: WeightPlacement,
+    zeros: Callable[..., Any] = jnp.zeros,
 ) -> Quantized:
-    """Zeros in the shapes of a weight of `shape` packed this way."""
+    """Zeros in the shapes of a weight of `shape` packed this way; zeros: makes each array."""
     *outer, inputs = shape
     blocks = 1 if packing.block is None else inputs // packing.block
     # Shards of the inputs have blocks of their own, with nothing between them.
     beside = len(outer) == 2 and place.platform == "tpu" and place.inputs is None
     held = (*outer, held_blocks(blocks) if beside else blocks)
     return Quantized(
-        values=jnp.zeros(shape, _DTYPES[packing.kind]),
-        scales=jnp.zeros(held, jnp.bfloat16 if packing.kind == FLOAT4 else jnp.float32),
-        offsets=jnp.zeros(held, jnp.float32) if packing.offset else None,
+        values=zeros(shape, _DTYPES[packing.kind]),
+        scales=zeros(held, jnp.bfloat16 if packing.kind == FLOAT4 else jnp.float32),
+        offsets=zeros(held, jnp.float32) if packing.offset else None,
         dtype=dtype,
         place=place,
         blocks=None if held[-1] == blocks else blocks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,19 +59,25 @@ class TiledQuantized:
 
 
 def tiled_placeholder(
-    shape: tuple[int, ...], packing: Packing | None, dtype: Any
+    shape: tuple[int, ...],
+    packing: Packing | None,
+    dtype: Any,
+    zeros: Callable[..., Any] = jnp.zeros,
 ) -> Tiled | TiledQuantized | None:
-    """Zeros in the shapes of a weight in tiles; None: the native products do not take it."""
+    """Zeros in the shapes of a weight in tiles; None: the native products do not take it.
+
+    zeros: makes each array.
+    """
     if len(shape) != 2 or dtype != jnp.bfloat16:  # many rows are multiplied in bfloat16
         return None
     outputs, inputs = shape
     if packing is None:
-        whole = jnp.zeros(tiles.plain_shape((outputs, inputs)), dtype)
+        whole = zeros(tiles.plain_shape((outputs, inputs)), dtype)
         return Tiled(whole, (outputs, inputs))
     form = form_of((outputs, inputs), packing)
     if packing.kind not in _BITS or not form.fits:
         return None
-    return TiledQuantized(form.tiles(jnp.zeros), form, dtype)
+    return TiledQuantized(form.tiles(zeros), form, dtype)
 
 
 def lay_out(

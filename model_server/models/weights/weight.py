@@ -1,6 +1,6 @@
 """Weight declarations: shape, logical axes, checkpoint source and initialiser in one place.
 
-A module built under `nnx.eval_shape` takes no memory; loading, sharding and the memory plan all
+A module of which a blueprint is made takes no memory; loading, sharding and the memory plan all
 read these declarations.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -89,13 +90,18 @@ def _zeros(
     layout: Layout,
     tiles: bool,
 ) -> Any:
-    tiled = tiled_placeholder(shape, packing, dtype) if tiles else None
+    zeros = jax.ShapeDtypeStruct if _SHAPES_ALONE.get() else jnp.zeros
+    tiled = tiled_placeholder(shape, packing, dtype, zeros) if tiles else None
     if tiled is not None:
         return tiled
     if packing is None:
-        return jnp.zeros(shape, dtype)
+        return zeros(shape, dtype)
     bits = 4 if packing.kind in HALF_BYTES else 8
-    return placeholder(shape, packing, dtype, WeightPlacement.of(layout, shape, axes, bits))
+    place = WeightPlacement.of(layout, shape, axes, bits)
+    return placeholder(shape, packing, dtype, place, zeros)
+
+
+_SHAPES_ALONE: ContextVar[bool] = ContextVar("shapes_alone", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +235,15 @@ def _on_program(value: Any) -> Any:
 
 
 def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
-    """Collect the declarations of the module `build` returns, without allocating it."""
-    module = nnx.eval_shape(build)
+    """Collect the declarations of the module `build` returns, without allocating it.
+
+    Its weights are shapes: tracing their zeros would take longer than all the rest.
+    """
+    mark = _SHAPES_ALONE.set(True)
+    try:
+        module = build()
+    finally:
+        _SHAPES_ALONE.reset(mark)
     declared = tuple(_declarations(nnx.state(module)))
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):

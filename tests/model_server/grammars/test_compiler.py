@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.grammars import compiler as compiler_module
 from model_server.grammars.compiler import (
     AnswerVerdict,
     ConstraintReader,
@@ -27,11 +28,12 @@ from model_server.grammars.compiler import (
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.grammars.grammar_state import MatcherState
 from model_server.grammars.reading.frames import ConstraintAnswer
-from model_server.text.tokenizer import ByteTokenizer, Tokenizer
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
 from tests.demo_model import demo_model
 from tests.each_case import each_case
+from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.grammars.schemas import SCHEMAS
 
 MOST = 4000  # tokens of an answer
@@ -206,6 +208,34 @@ def test_a_model_without_an_end_token_says_so() -> None:
     with pytest.raises(SaxError) as refused:
         asyncio.run(compiler.compile(Constraint("regex", "a")))
     assert isinstance(refused.value, UnsupportedParameter)
+
+
+class _Read(HfTokenizer):
+    """Counts the tokens that somebody looked at."""
+
+    read = 0
+
+    def token_bytes(self, token_id: int) -> bytes:
+        self.read += 1
+        return super().token_bytes(token_id)
+
+
+def test_the_vocabulary_is_read_when_the_first_constraint_comes_or_nothing_else_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = _Read(tokenizer_json(), eos=[2])
+    monkeypatch.setattr(compiler_module, "_QUIET_S", 3600.0)
+    compiler = GrammarCompiler(tokens, tokens.vocab_size)
+    assert tokens.read == len(tokens.control_ids)
+    asyncio.run(compiler.compile(Constraint("regex", "a")))
+    assert tokens.read == len(tokens.control_ids) + tokens.vocab_size
+    asyncio.run(compiler.compile(Constraint("regex", "b")))
+    assert tokens.read == len(tokens.control_ids) + tokens.vocab_size, "once"
+    monkeypatch.setattr(compiler_module, "_QUIET_S", 0.0)
+    quiet = GrammarCompiler(tokens, tokens.vocab_size)
+    while quiet.reading is None:
+        time.sleep(0.01)
+    assert quiet.reading.result().tokenizer.vocab_size == tokens.vocab_size
 
 
 @pytest.mark.parametrize("field", ["json_schema", "regex", "choice"])

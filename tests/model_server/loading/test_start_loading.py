@@ -1,0 +1,54 @@
+"""A model that starts again on this machine: nothing is traced, and it answers the same."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.engine.timing.step_times import StepTimes
+from model_server.loading.loaded import Loaded
+from model_server.loading.loader import make_loader
+from model_server.programs import start_programs
+from tests.model_server.loading.loads import quiet
+from tests.model_server.loading.test_loader import answer, spec
+
+PROMPTS = ((5, 6, 7), tuple(range(100)))
+
+
+def started(config: ModelServerConfig) -> tuple[list[list[int]], StepTimes | None]:
+    """What a model server of its own answers, and what it takes its steps to take."""
+    loader = make_loader(config)
+    loaded = loader(spec(), quiet)
+    assert isinstance(loaded, Loaded)
+    updates: queue.Queue[SequenceUpdate] = queue.Queue()
+    engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch] and None)
+    try:
+        answers = [answer(engine, updates, prompt) for prompt in PROMPTS]
+        return answers, loaded.step_times
+    finally:
+        engine.close()
+        loader.watch.stop()
+
+
+@pytest.mark.usefixtures("compiled_anew")
+def test_a_start_with_the_programs_of_the_last_one_traces_nothing_and_answers_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = ModelServerConfig(slots=2, page_size=16)
+    kept = replace(plain, jax_cache_dir=str(tmp_path))
+    first = started(kept)
+    (file,) = (tmp_path / "starts").iterdir()
+    with monkeypatch.context() as untraced:
+        untraced.setattr(start_programs, "digest_of_text", lambda _: pytest.fail("it was traced"))
+        assert started(kept) == first
+    file.write_bytes(file.read_bytes()[:-5])
+    assert started(kept)[0] == first[0]
+    assert "is damaged" in caplog.text
+    file.unlink()
+    assert started(replace(kept, keep_programs=False))[0] == first[0]
+    assert not file.exists()
