@@ -153,10 +153,12 @@ class CellPlan:
     admin_acl: str = ""
     model_server_flags: tuple[str, ...] = ()
     admin_flags: tuple[str, ...] = ()
+    gateway_flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         CellId.parse(self.cell)
         _check_devices(self.devices_per_host)
+        _check_flags(self.gateway_flags)
         self._check_islands()
         _check_different(self.ports)
         Security(
@@ -292,6 +294,7 @@ class CellPlan:
             f"--saxml_generation={self.saxml_generation}",
             f"--files={(self.folder / 'files').absolute()}",
             *self._tokens(),
+            *self.gateway_flags,
         )
         return Child(GATEWAY, "http_gateway", flags, self.logs / "http_gateway.log")
 
@@ -306,6 +309,27 @@ def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the user's folder for compiled steps, so that a new cell folder starts warm."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sax" / "compiled"
+
+
+# Flags of the gateway that the plan itself sets, and the option that changes each.
+_PLANNED = {
+    "--port": "--port",
+    "--host": "--host",
+    "--admin": "--admin-port",
+    "--files": "--dir",
+    "--tokens": "--tokens",
+    "--saxml_generation": "--saxml-generation",
+}
+
+
+def _check_flags(flags: tuple[str, ...]) -> None:
+    """Raise InvalidRequest for a flag of the gateway that has an option of its own."""
+    for flag in flags:
+        name = flag.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+        if name in _PLANNED:
+            raise InvalidRequest(
+                f"--gateway has {flag}: give {_PLANNED[name]} to this command", param="--gateway"
+            )
 
 
 def _check_devices(devices_per_host: int | None) -> None:

@@ -120,6 +120,16 @@ AdminAcl = Annotated[
     ),
 ]
 
+GatewayFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gateway",
+        metavar="'--FLAG=VALUE ...'",
+        help="Flags of the gateway, such as --lenient, --cors_origins=*, --media_hosts=*, "
+        "--access_log=off; `python -m http_gateway --help` lists them. Repeatable.",
+    ),
+]
+
 
 def cell_plan(
     ctx: typer.Context,
@@ -143,6 +153,7 @@ def cell_plan(
     saxml_generation: SaxmlGeneration = 2,
     tokens: Tokens = None,
     admin_acl: AdminAcl = "",
+    gateway: GatewayFlags = None,
 ) -> CellPlan:
     """Make a plan from the options of `up` and `demo`. Raises InvalidRequest."""
     return CellPlan(
@@ -168,6 +179,7 @@ def cell_plan(
         model_server_flags=tuple(ctx.args),
         tokens=tokens,
         admin_acl=admin_acl,
+        gateway_flags=tuple(flag for text in gateway or () for flag in shlex.split(text)),
     )
 
 
@@ -211,7 +223,7 @@ def up(
     devices of that many others. A process that dies is restarted,
     together with the other hosts of its model server. Published models are still published after a
     restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
-    servers.
+    servers, those of --gateway to the gateway.
 
     \b
     Examples:
@@ -221,6 +233,7 @@ def up(
       SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
       sax up --hosts 4 --devices-per-host 2
       sax up --islands 2 --devices-per-island 2
+      sax up --gateway "--lenient --cors_origins='*'"
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
     wanted = [parse_publication(shlex.split(text), plan.cell) for text in publish or ()]
