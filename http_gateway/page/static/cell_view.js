@@ -25,6 +25,8 @@ export class CellView {
     this.view = found("view-cell", HTMLElement);
     this.tiles = found("tiles", HTMLElement);
     this.trouble = found("cell-trouble", HTMLElement);
+    this.filter = found("cell-filter", HTMLInputElement);
+    this.filter.addEventListener("input", () => this.draw());
     this.publishing = found("publish-open", HTMLButtonElement);
     this.charts = CHARTS.map(([title, names, format]) => new Chart(title, names, format));
     found("charts", HTMLElement).append(...this.charts.map((chart) => chart.node));
@@ -58,8 +60,16 @@ export class CellView {
       const read = CHARTS[index][3];
       chart.show(this.#figures.samples.map((one) => ({ atS: one.atS, values: read(one) })));
     });
-    this.models.show(cell.models);
-    this.servers.show(cell.servers.map((one) => this.serverRow(one)));
+    const nothing = this.filter.value.trim() ? "Nothing has these words." : undefined;
+    this.models.show(cell.models.filter((one) => this.#passes(one)), nothing);
+    this.servers.show(cell.servers.filter((one) => this.#passes(one)).map((one) => this.serverRow(one)), nothing);
+  }
+
+  /** True for what has every word of the filter in a name, state, reason or tag. @param {object} one */
+  #passes(one) {
+    const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = words.length ? JSON.stringify(Object.values(one)).toLowerCase() : "";
+    return words.every((word) => text.includes(word));
   }
 
   /** @param {Cell} cell */

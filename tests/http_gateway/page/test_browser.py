@@ -208,3 +208,19 @@ def test_code_is_coloured_and_formulas_are_set_within_the_policy(browser: Any) -
         assert answer.locator("pre").inner_text().strip() == "def f(): return '<b>'"
         assert page.evaluate("document.fonts.check('16px KaTeX_Main')")
         assert page.evaluate("window.hit") is None
+
+
+def test_the_cell_is_filtered_by_words_of_any_kind(browser: Any) -> None:
+    cell = FakeCell(
+        published("/sax/test/one"),
+        published("/sax/test/two", ready=0, reason="out of memory"),
+    )
+    with gateway(cell) as url, tab(browser, url) as page:
+        page.click("#tab-cell")
+        rows = page.locator("#models tr")
+        rows.nth(1).wait_for()
+        page.fill("#cell-filter", "LOADING memory")
+        until(page, "document.querySelectorAll('#models tr').length === 1")
+        assert "/sax/test/two" in rows.inner_text()
+        page.fill("#cell-filter", "nowhere")
+        page.get_by_text("Nothing has these words.").first.wait_for()
