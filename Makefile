@@ -221,7 +221,7 @@ golang:
 JAXLIBS := 0.10 0.11 0.12
 CONFORMANCE := tests.model_server.pathways.conformance
 PRINT_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	print(*project["dependencies"], *project["optional-dependencies"]["model-server"], sep="\n")
+	print(*project["dependencies"], *project["optional-dependencies"]["cpu"], sep="\n")
 jaxlib_python = $(CACHE)/jaxlib/$(1)/bin/python
 # $(1): the version
 define conform
@@ -307,7 +307,7 @@ PRINT_BUILD := import tomllib; project = tomllib.load(open("pyproject.toml", "rb
 
 locks: dev
 	$(call lock,control,pyproject.toml --extra kubernetes --extra traces)
-	$(call lock,model-cpu,pyproject.toml --extra model-server --extra media --extra traces)
+	$(call lock,model-cpu,pyproject.toml --extra cpu --extra media --extra traces)
 	$(call lock,model-tpu,pyproject.toml --extra tpu --extra media --extra traces)
 	$(call lock,model-cuda,pyproject.toml --extra cuda --extra media --extra traces)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
@@ -390,7 +390,7 @@ $(VENV)/made:
 # Without the kernels: what runs a server compiles them all, the quick tests a part of them.
 $(VENV)/packages: $(VENV)/made pyproject.toml
 	@echo 'installing sax and its dependencies into $(VENV) (once, about 750 MB)'
-	$(call install_packages,--editable '.[model-server]')
+	$(call install_packages,--editable '.[cpu]')
 	@touch $@
 $(VENV)/packages: export SAX_BUILD_CPU_KERNELS := none
 
