@@ -113,6 +113,7 @@ class BuildNative(build_ext):
     def build_extension(self, ext: Extension) -> None:
         if os.environ.get(_HOW_MUCH) == "none":
             return
+        ext.optional = _MACHINE not in os.environ  # a wheel for others must not lack it
         self._use_zig_if_needed()
         quick = os.environ.get(_HOW_MUCH) == "quick"
         folder = Path(self.build_temp) / "native"
