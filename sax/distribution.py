@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-NAME = "sax-serving"  # as in pyproject.toml; tests/test_distribution.py holds every other mention
+NAME = "sax-serving"  # as in pyproject.toml; tests/sax/test_distribution.py holds other mentions to it
 _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 _COMMIT = Path(__file__).with_name("commit.txt")  # made with a wheel: model_server/.../cpu/build.py
 
@@ -20,9 +20,14 @@ def version() -> str:
     """Return the version; in a clone that is not installed, the one in its pyproject.toml."""
     if (found := _installed()) is not None:
         return found.version
-    if not _PROJECT.exists():  # a copy of the sources alone
+    if clone() is None:
         return "unknown"
     return tomllib.loads(_PROJECT.read_text())["project"]["version"]
+
+
+def clone() -> Path | None:
+    """Return the clone that this code runs in; None: it was installed from a wheel."""
+    return _PROJECT.parent if _PROJECT.exists() else None
 
 
 def commit() -> str:

@@ -100,6 +100,14 @@ def test_the_control_plane_imports_the_base_dependencies_only() -> None:
 
 
 @pytest.mark.extended
+def test_the_sdk_and_the_command_line_ask_for_at_most_twelve_packages() -> None:
+    modules = [module for path in of_rooms({"sax"}) for module in imported(path)]
+    used = {package for module in modules for package in packages_of(module)} & direct()
+    assert {"grpcio", "typer"} <= used
+    assert len(used) <= 12, used
+
+
+@pytest.mark.extended
 def test_what_it_imports_later_is_in_an_extra_for_it() -> None:
     allowed = direct(*LAZY)
     assert not {
