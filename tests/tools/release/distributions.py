@@ -1,0 +1,80 @@
+"""Builds the distributions of a tree: an sdist, and of it one wheel for each kind of machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+# Machine -> the variables that build.py reads. The last is for every other machine: XLA computes.
+MACHINES: Mapping[str, Mapping[str, str]] = {
+    "x86_64": {"SAX_BUILD_CPU_MACHINE": "x86_64"},
+    "aarch64": {"SAX_BUILD_CPU_MACHINE": "aarch64"},
+    "any": {"SAX_BUILD_CPU_KERNELS": "none"},
+}
+THIS_MACHINE: Mapping[str, str] = {}
+# The seconds that files in archives bear: the same tree makes the same wheels.
+_EPOCH = {"SOURCE_DATE_EPOCH": "315532800"}
+SUMS = "SHA256SUMS"
+
+
+def build_sdist(tree: Path, to: Path) -> Path:
+    """Build the sdist of a tree, which is left as it is."""
+    _python(("-m", "build", "--sdist", "--no-isolation", "--outdir", str(to), str(tree)), {})
+    (made,) = to.glob("*.tar.gz")
+    return made
+
+
+def build_wheel(tree: Path, to: Path, variables: Mapping[str, str], commit: str = "") -> Path:
+    """Build a wheel in a tree with the compiler that `variables` choose; returns its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-cache")
+        _python(
+            (*words, "--wheel-dir", folder, str(tree)), {**variables, "SAX_BUILD_COMMIT": commit}
+        )
+        (made,) = Path(folder).glob("*.whl")
+        to.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(made, to / made.name))
+
+
+def build_wheels(sdist: Path, to: Path, machines: Iterable[str], commit: str) -> list[Path]:
+    """Build the wheels of these machines from an sdist, as whoever installs it would."""
+    made: list[Path] = []
+    for machine in machines:
+        with tempfile.TemporaryDirectory() as folder, tarfile.open(sdist) as packed:
+            packed.extractall(folder, filter="data")
+            (tree,) = Path(folder).iterdir()
+            made.append(build_wheel(tree, to, MACHINES[machine], commit))
+    return made
+
+
+def wrong_with(wheel: Path) -> list[str]:
+    """Return what a wheel lacks or has too much of, by its name."""
+    names = zipfile.ZipFile(wheel).namelist()
+    native = [name for name in names if name.startswith("model_server/kernels/cpu/_native")]
+    wanted = [] if wheel.name.endswith("-any.whl") else ["model_server/kernels/cpu/_native.so"]
+    needed = {"sax/commit.txt", "sax/py.typed", "k8s/control/http.yaml", "sax/look/look.css"}
+    wrong = [f"{wheel.name} has {native} of the native kernels"] if native != wanted else []
+    foreign = {name.partition("/")[0] for name in names} & {"tests", "docs", "build"}
+    wrong += [f"{wheel.name} lacks {name}" for name in sorted(needed - {*names})]
+    return wrong + [f"{wheel.name} has {name}/" for name in sorted(foreign)]
+
+
+def write_sums(folder: Path) -> Path:
+    """Write the SHA-256 of every other file of a folder, as sha256sum reads them."""
+    files = sorted(each for each in folder.iterdir() if each.is_file() and each.name != SUMS)
+    lines = (f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in files)
+    (folder / SUMS).write_text("".join(lines))
+    return folder / SUMS
+
+
+def _python(words: Iterable[str], variables: Mapping[str, str]) -> None:
+    environ = {**os.environ, **_EPOCH, **variables}
+    subprocess.run((sys.executable, *words), env=environ, check=True)
