@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sax.cli.doctor.machine import Machine
+from sax.cli.doctor.machine import ThisMachine
 from sax.distribution import how_to_install
 from sax.finding import OK, PROBLEM, WARNING, Finding
 from sax.format import human_bytes
@@ -19,7 +19,7 @@ _FAST = {"amx_bf16", "avx512_bf16", "avx512_vnni", "avx2", "asimd"}
 _CUDA = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 
 
-def diagnose(machine: Machine) -> list[Finding]:
+def diagnose(machine: ThisMachine) -> list[Finding]:
     """Return all findings, in the order in which one would change things."""
     return [
         _jax(machine),
@@ -32,7 +32,7 @@ def diagnose(machine: Machine) -> list[Finding]:
     ]
 
 
-def _jax(machine: Machine) -> Finding:
+def _jax(machine: ThisMachine) -> Finding:
     place = f"Python {machine.python}, {machine.system}"
     if (jax := machine.packages.get("jax")) is None:
         text = f"not installed ({place}): this machine can ask a cell elsewhere, and run none"
@@ -40,7 +40,7 @@ def _jax(machine: Machine) -> Finding:
     return Finding(OK, "jax", f"{jax}, jaxlib {machine.packages.get('jaxlib', 'absent')}; {place}")
 
 
-def _processor(machine: Machine) -> Finding:
+def _processor(machine: ThisMachine) -> Finding:
     units = ", ".join(machine.units) or "no instruction sets that sax knows"
     text = f"{machine.processor}: {machine.cores:g} cores, {units}"
     if machine.units and not _FAST & {*machine.units}:
@@ -48,7 +48,7 @@ def _processor(machine: Machine) -> Finding:
     return Finding(OK, "processor", text)
 
 
-def _memory(machine: Machine) -> Finding:
+def _memory(machine: ThisMachine) -> Finding:
     if not machine.memory:
         return Finding(OK, "memory", "this system does not tell how much there is")
     room = machine.available * _FOR_WEIGHTS / 1e9
@@ -63,7 +63,7 @@ def _memory(machine: Machine) -> Finding:
     return Finding(OK, "memory", text)
 
 
-def _accelerators(machine: Machine) -> Iterator[Finding]:
+def _accelerators(machine: ThisMachine) -> Iterator[Finding]:
     if not machine.gpus and not machine.tpus:
         yield Finding(OK, "accelerators", "no NVIDIA GPU and no TPU: models run on the processor")
     for gpu in machine.gpus:
@@ -74,14 +74,14 @@ def _accelerators(machine: Machine) -> Iterator[Finding]:
         yield _used("TPU", f"{machine.tpus} chips", plugin, machine, "tpu")
 
 
-def _used(kind: str, device: str, plugin: str | None, machine: Machine, extra: str) -> Finding:
+def _used(kind: str, device: str, plugin: str | None, machine: ThisMachine, extra: str) -> Finding:
     if plugin is None:
         text = f"{device}: not used, jax has no plugin for it"
         return Finding(WARNING, kind, text, how_to_install(extra))
     return Finding(OK, kind, f"{device}: {plugin} {machine.packages[plugin]}")
 
 
-def _ports(machine: Machine) -> Finding:
+def _ports(machine: ThisMachine) -> Finding:
     if not machine.taken:
         return Finding(OK, "ports", "all that a cell uses are free")
     taken = ", ".join(f"{port} ({what})" for port, what in machine.taken.items())
@@ -94,7 +94,7 @@ def _ports(machine: Machine) -> Finding:
     )
 
 
-def _disk(machine: Machine) -> Finding:
+def _disk(machine: ThisMachine) -> Finding:
     text = f"{human_bytes(machine.free_disk, 1)} free where models are kept"
     if machine.free_disk < _LEAST_DISK:
         remedy = "`sax models` lists fetched models, `sax rm` removes one; HF_HOME names another"
@@ -103,7 +103,7 @@ def _disk(machine: Machine) -> Finding:
     return Finding(OK, "disk", text)
 
 
-def _folders(machine: Machine) -> Iterator[Finding]:
+def _folders(machine: ThisMachine) -> Iterator[Finding]:
     for each in machine.folders:
         if each.size:
             text = f"{human_bytes(each.size, 1)} in {each.place}: may be deleted while no cell runs"

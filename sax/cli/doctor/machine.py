@@ -43,7 +43,7 @@ class KeptFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ThisMachine:
     """This machine, as `look` saw it."""
 
     system: str
@@ -61,12 +61,12 @@ class Machine:
     free_disk: int  # bytes, where models are kept
 
 
-def look(environ: Mapping[str, str] = os.environ) -> Machine:
+def look(environ: Mapping[str, str] = os.environ) -> ThisMachine:
     """Read all of it; takes as long as walking the caches does."""
     cpu = _text(Path("/proc/cpuinfo"))
     memory = _memory()
     folders = tuple(kept_folders(environ))
-    return Machine(
+    return ThisMachine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         processor=processor_of(cpu) or platform.processor() or platform.machine(),

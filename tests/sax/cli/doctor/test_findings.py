@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sax.cli.doctor.findings import diagnose
-from sax.cli.doctor.machine import KeptFolder, Machine
+from sax.cli.doctor.machine import KeptFolder, ThisMachine
 from sax.distribution import how_to_install
 from sax.finding import OK, PROBLEM, WARNING, Finding, worst
 from tests.each_case import each_case
 
 GIB = 2**30
-WELL = Machine(
+WELL = ThisMachine(
     system="Linux 6.1 x86_64",
     python="3.11.9",
     processor="A processor",
@@ -31,7 +31,7 @@ WELL = Machine(
 GPU = "NVIDIA H200, 143771 MiB, 570.1"
 
 
-def about(name: str, machine: Machine) -> Finding:
+def about(name: str, machine: ThisMachine) -> Finding:
     (found,) = [each for each in diagnose(machine) if each.about == name]
     return found
 
