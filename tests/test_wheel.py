@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,11 +26,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(
-    wheel: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Environment]:
-    with environment(tmp_path_factory.mktemp("installed") / "venv", f"{wheel}[cpu]") as made:
-        yield made
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return environment(tmp_path_factory.mktemp("installed") / "venv", f"{wheel}[cpu]")
 
 
 def test_a_wheel_is_for_its_machine_and_every_python(wheel: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 from sax.cli.commands.acls import getacl, setacl, token
 from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
-from sax.cli.commands.doctor import doctor
+from sax.cli.doctor.command import doctor
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.launch import launch
 from sax.cli.commands.listing import ls, status

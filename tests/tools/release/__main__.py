@@ -67,10 +67,8 @@ def _rehearse(given: argparse.Namespace) -> None:
     packages = (str(each) for each in given.to.iterdir() if each.suffix in (".whl", ".gz"))
     subprocess.run((sys.executable, "-m", "twine", "check", "--strict", *packages), check=True)
     here = next(each for each in wheels if _fits(each))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        environment(Path(folder), f"{here}[cpu]") as installed,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
+        installed = environment(Path(folder), f"{here}[cpu]")
         _try(installed, given.model)
         _write_bill(installed, given.to / "sbom.cdx.json")
     write_sums(given.to)

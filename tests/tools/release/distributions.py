@@ -35,7 +35,7 @@ def build_sdist(tree: Path, to: Path) -> Path:
 def build_wheel(tree: Path, to: Path, variables: Mapping[str, str], commit: str = "") -> Path:
     """Build a wheel in a tree with the compiler that `variables` choose; returns its file."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-cache")
+        words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
         _python(
             (*words, "--wheel-dir", folder, str(tree)), {**variables, "SAX_BUILD_COMMIT": commit}
         )

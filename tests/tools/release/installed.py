@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 ANSWER_S = 600
@@ -46,10 +44,9 @@ class Environment:
         return self.run("sax", "run", model.absolute(), "-p", _QUESTION, "--max-tokens", "24")
 
 
-@contextmanager
-def environment(folder: Path, *requirements: str) -> Iterator[Environment]:
+def environment(folder: Path, *requirements: str) -> Environment:
     """Make an environment with these requirements, from the index that pip is set to."""
     subprocess.run((sys.executable, "-m", "venv", folder), check=True)
     made = Environment(folder)
     made.run("python", "-m", "pip", "install", "--quiet", *requirements, timeout=3600)
-    yield made
+    return made
