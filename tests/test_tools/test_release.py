@@ -21,7 +21,7 @@ from tests.tools.release.cutting import (
     version_in,
     version_of,
 )
-from tests.tools.release.distributions import SUMS, write_sums, wrong_with
+from tests.tools.release.distributions import SUMS, write_sums, wrong_with, wrong_with_library
 from tests.tools.release.tree import copy_tree, cut
 
 CHANGELOG = """# Changelog
@@ -106,10 +106,14 @@ def test_a_copy_has_new_files_and_none_that_git_ignores(tmp_path: Path) -> None:
     assert files == {".gitignore", "a.py", "new/c.md"}
 
 
+def _library(machine: int, *words: bytes) -> bytes:
+    return b"\x7fELF" + bytes(14) + machine.to_bytes(2, "little") + b"\0".join(words)
+
+
 def _wheel(folder: Path, name: str, *names: str) -> Path:
     with zipfile.ZipFile(folder / name, "w") as packed:
         for each in names:
-            packed.writestr(each, "")
+            packed.writestr(each, _library(62, b"GLIBC_2.17") if each.endswith(".so") else "")
     return folder / name
 
 
@@ -124,6 +128,22 @@ def test_a_wheel_has_the_kernels_of_its_machine_and_everything_else(tmp_path: Pa
     assert lacks.endswith("lacks sax/commit.txt")
     (more,) = wrong_with(_wheel(tmp_path, pure, *WHOLE, "tests/a.py"))
     assert more.endswith("has tests/")
+
+
+@each_case(
+    "library, wrong",
+    [
+        (_library(183, b"GLIBC_2.17", b"GLIBC_2.27", b"libm.so.6"), None),
+        (_library(62, b"GLIBC_2.17"), "not for aarch64"),
+        (b"MZ", "not for aarch64"),
+        (_library(183, b"GLIBC_2.2", b"GLIBC_2.34"), r"needs glibc 2\.34"),
+        (_library(183, b"libstdc++.so.6"), r"needs libstdc\+\+\.so"),
+    ],
+)
+def test_a_library_keeps_what_its_wheels_name_promises(library: bytes, wrong: str | None) -> None:
+    told = [*wrong_with_library(library, "aarch64", 27)]
+    assert len(told) == (wrong is not None)
+    assert wrong is None or re.search(wrong, told[0])
 
 
 def test_the_sums_are_of_every_file_and_can_be_checked(tmp_path: Path) -> None:

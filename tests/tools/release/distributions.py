@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 # Machine -> the variables that build.py reads. The last is for every other machine: XLA computes.
@@ -23,6 +24,9 @@ THIS_MACHINE: Mapping[str, str] = {}
 # The seconds that files in archives bear: the same tree makes the same wheels.
 _EPOCH = {"SOURCE_DATE_EPOCH": "315532800"}
 SUMS = "SHA256SUMS"
+_LIBRARY = "model_server/kernels/cpu/_native.so"
+_PROMISE = re.compile(r"-manylinux_2_(\d+)_(\w+)\.whl$")
+_ELF = {"x86_64": 62, "aarch64": 183}  # e_machine, a u16 at byte 18
 
 
 def build_sdist(tree: Path, to: Path) -> Path:
@@ -57,14 +61,29 @@ def build_wheels(sdist: Path, to: Path, machines: Iterable[str], commit: str) ->
 
 def wrong_with(wheel: Path) -> list[str]:
     """Return what a wheel lacks or has too much of, by its name."""
-    names = zipfile.ZipFile(wheel).namelist()
-    native = [name for name in names if name.startswith("model_server/kernels/cpu/_native")]
-    wanted = [] if wheel.name.endswith("-any.whl") else ["model_server/kernels/cpu/_native.so"]
+    packed = zipfile.ZipFile(wheel)
+    names = packed.namelist()
+    native = [name for name in names if name.startswith(_LIBRARY.removesuffix(".so"))]
+    wanted = [] if wheel.name.endswith("-any.whl") else [_LIBRARY]
     needed = {"sax/commit.txt", "sax/py.typed", "k8s/control/http.yaml", "sax/look/look.css"}
-    wrong = [f"{wheel.name} has {native} of the native kernels"] if native != wanted else []
     foreign = {name.partition("/")[0] for name in names} & {"tests", "docs", "build"}
-    wrong += [f"{wheel.name} lacks {name}" for name in sorted(needed - {*names})]
-    return wrong + [f"{wheel.name} has {name}/" for name in sorted(foreign)]
+    wrong = [f"has {native} of the native kernels"] if native != wanted else []
+    if native == [_LIBRARY] and (promised := _PROMISE.search(wheel.name)):
+        wrong += wrong_with_library(packed.read(_LIBRARY), promised[2], int(promised[1]))
+    wrong += [f"lacks {name}" for name in sorted(needed - {*names})]
+    wrong += [f"has {name}/" for name in sorted(foreign)]
+    return [f"{wheel.name} {each}" for each in wrong]
+
+
+def wrong_with_library(library: bytes, machine: str, glibc: int) -> Iterator[str]:
+    """Say why a library does not run on every Linux of a machine with glibc 2.`glibc` or newer."""
+    if library[:4] != b"\x7fELF" or int.from_bytes(library[18:20], "little") != _ELF[machine]:
+        yield f"has a library that is not for {machine}"
+    newest = max(map(int, re.findall(rb"GLIBC_2\.(\d+)", library)), default=0)
+    if newest > glibc:
+        yield f"has a library that needs glibc 2.{newest}"
+    if found := re.search(rb"lib(?:std)?c\+\+[\w.-]*\.so", library):
+        yield f"has a library that needs {found[0].decode()}, which a machine may lack"
 
 
 def write_sums(folder: Path) -> Path:
