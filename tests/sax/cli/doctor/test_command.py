@@ -46,13 +46,15 @@ def test_the_version_is_told_with_its_build_kernels_and_jax() -> None:
     assert told["jax"] == f"{version_of('jax')}, jaxlib {version_of('jaxlib')}"
 
 
-def test_neither_imports_jax() -> None:
+@pytest.mark.extended
+@pytest.mark.parametrize("word", ["--version", "doctor"])
+def test_neither_imports_jax(word: str) -> None:
     script = (
         "import sys\nfrom sax.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print('jax' in sys.modules, 'jaxlib' in sys.modules)"
     )
     done = subprocess.run(
-        (sys.executable, "-c", script, "--version"), capture_output=True, text=True, cwd=ROOT
+        (sys.executable, "-c", script, word), capture_output=True, text=True, cwd=ROOT
     )
     assert done.stdout.splitlines()[-1] == "False False", done.stderr
