@@ -11,7 +11,7 @@ _WELL, _PROBLEMS = 0, 1
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Tell what this machine has for a cell, and what to do about what it lacks.
+    """Look at this machine and give a remedy for each thing that a cell lacks here.
 
     Looks at jax, the processor and its kernels, memory, GPUs and TPUs, ports, disk, and the folders
     that sax keeps things in. Changes nothing and asks no cell; `sax k8s doctor` looks at a cluster.

@@ -1,6 +1,6 @@
-"""What a machine has for a cell of its own, read without jax: processor, memory, devices, folders.
+"""Looks at a machine without jax: its processor, memory, devices, ports, packages and folders.
 
-Everything is read as far as the operating system tells it; what it does not tell is empty or 0.
+A fact that the operating system does not tell is empty or 0.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def demo_model() -> Path:
 
 
 def fetch(file: Path, installers: Sequence[Sequence[str]]) -> None:
-    """Install the package into a folder of its own and keep the file alone. Raises Unavailable."""
+    """Install the package into a temporary folder and keep the file alone. Raises Unavailable."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         what = ("--no-deps", "--only-binary", ":all:", "--target", folder, PACKAGE)

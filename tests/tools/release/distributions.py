@@ -49,7 +49,7 @@ def build_wheel(tree: Path, to: Path, variables: Mapping[str, str], commit: str 
 
 
 def build_wheels(sdist: Path, to: Path, machines: Iterable[str], commit: str) -> list[Path]:
-    """Build the wheels of these machines from an sdist, as whoever installs it would."""
+    """Build the wheels of these machines from an sdist, so that it is known to be whole."""
     made: list[Path] = []
     for machine in machines:
         with tempfile.TemporaryDirectory() as folder, tarfile.open(sdist) as packed:

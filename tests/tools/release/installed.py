@@ -40,7 +40,7 @@ class Environment:
         return self.run("sax", "--version")
 
     def answer(self, model: Path) -> str:
-        """Return what a cell of its own, with this model, answers about France."""
+        """Start a cell with this model and return its answer about France."""
         return self.run("sax", "run", model.absolute(), "-p", _QUESTION, "--max-tokens", "24")
 
 
