@@ -89,8 +89,8 @@ def _ports(machine: ThisMachine) -> Finding:
         WARNING,
         "ports",
         f"in use: {taken}",
-        "`sax status` shows whether a cell has them; `sax run` chooses free ones, `sax up` takes others "
-        "with --port, --admin-port, --status-port, --model-port, --metrics-port",
+        "`sax status` shows whether a cell has them; `sax run` chooses free ones, `sax up` takes "
+        "others with --port, --admin-port, --status-port, --model-port, --metrics-port",
     )
 
 
