@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-NAME = "sax-serving"  # as in pyproject.toml; tests/sax/test_distribution.py holds other mentions to it
+NAME = "sax-serving"  # as in pyproject.toml; tests/sax/test_distribution.py reads other mentions
 _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 _COMMIT = Path(__file__).with_name("commit.txt")  # made with a wheel: model_server/.../cpu/build.py
 

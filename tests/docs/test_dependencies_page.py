@@ -1,4 +1,4 @@
-"""docs/reference/dependencies.md has a line for each package that sax asks for, and for no other."""
+"""docs/reference/dependencies.md has a line for each package that sax asks for, and no other."""
 
 from __future__ import annotations
 

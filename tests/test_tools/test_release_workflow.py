@@ -27,7 +27,8 @@ def test_every_target_of_make_that_a_workflow_calls_exists() -> None:
 
 
 def test_a_release_pushes_every_image_of_the_dockerfile() -> None:
-    pushed = {row["target"]: row["platforms"] for row in RELEASE["jobs"]["images"]["strategy"]["matrix"]["include"]}
+    rows = RELEASE["jobs"]["images"]["strategy"]["matrix"]["include"]
+    pushed = {row["target"]: row["platforms"] for row in rows}
     assert set(pushed) == {*EXTRAS, "admin-server", "http"}
     assert {name for name, places in pushed.items() if "arm64" not in places} == {
         "model-tpu",
@@ -45,6 +46,7 @@ def test_nothing_is_published_before_it_was_installed_nor_without_a_place_to_pub
 
 
 def test_what_a_workflow_installs_by_name_is_ours() -> None:
-    named = re.findall(r"(?:pip install|pip download) (?:\S+ )*?[\"']?(sax[\w-]*)", WORKFLOWS["release.yml"])
+    installs = r"(?:pip install|pip download) (?:\S+ )*?[\"']?(sax[\w-]*)"
+    named = re.findall(installs, WORKFLOWS["release.yml"])
     assert len(named) >= 2
     assert set(named) == {NAME}

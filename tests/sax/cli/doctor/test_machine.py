@@ -1,4 +1,4 @@
-"""What a machine tells of itself is read as Linux writes it, and is empty where it tells nothing."""
+"""What a machine tells is read as Linux writes it, and is empty where it tells nothing."""
 
 from __future__ import annotations
 

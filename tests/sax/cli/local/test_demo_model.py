@@ -35,7 +35,7 @@ def test_the_next_installer_fetches_what_the_first_cannot(tmp_path: Path) -> Non
 
 
 def test_where_nothing_can_fetch_it_another_checkpoint_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"no pip and no uv here.*sax demo CHECKPOINT.*{VARIABLE}"):
+    with pytest.raises(Unavailable, match=f"no pip and no uv.*sax demo CHECKPOINT.*{VARIABLE}"):
         fetch(tmp_path / FILE, [])
     with pytest.raises(Unavailable, match=f"{PACKAGE} could not be installed"):
         fetch(tmp_path / FILE, [(sys.executable, "-c", "raise SystemExit(1)")])
