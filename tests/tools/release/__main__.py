@@ -17,7 +17,6 @@ import argparse
 import datetime
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from tests.house import ROOT
 from tests.tools.release.cutting import CannotCut, notes_of, version_of
 from tests.tools.release.distributions import (
     MACHINES,
+    SUMS,
     build_sdist,
     build_wheels,
     write_sums,
@@ -35,6 +35,7 @@ from tests.tools.release.distributions import (
 from tests.tools.release.installed import Environment, environment
 from tests.tools.release.tree import commit_of, copy_tree, cut
 
+_MADE = ("*.whl", "*.tar.gz", "NOTES.md", "sbom.cdx.json", SUMS)
 _REPOSITORY = "SAX_REPOSITORY"  # the address that the metadata of a release names
 
 
@@ -77,9 +78,11 @@ def _rehearse(given: argparse.Namespace) -> None:
 
 
 def _build(tree: Path, to: Path, machines: list[str]) -> list[Path]:
-    """Build the sdist and wheels of a tree into an empty folder; ends the program if one is wrong."""
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir(parents=True)
+    """Build the sdist and wheels of a tree in place of earlier ones; end if one is wrong."""
+    to.mkdir(parents=True, exist_ok=True)
+    for pattern in _MADE:
+        for earlier in to.glob(pattern):
+            earlier.unlink()
     commit = commit_of(ROOT)
     wheels = build_wheels(build_sdist(tree, to), to, machines, commit)
     if wrong := [each for wheel in wheels for each in wrong_with(wheel)]:
