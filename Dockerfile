@@ -23,8 +23,9 @@ RUN { python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 # With the native CPU kernels, for all machines of this type. Zig from PyPI compiles them where the
 # base has no compiler.
 FROM build AS wheel
+ARG REVISION=unknown
 COPY . .
-RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-index --no-build-isolation \
+RUN SAX_BUILD_COMMIT="$REVISION" /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-index --no-build-isolation \
     --wheel-dir /wheels . \
     && { python3 -c 'import sys, zipfile; names = zipfile.ZipFile(sys.argv[1]).namelist(); \
         sys.exit(not any("kernels/cpu/_native" in each for each in names))' /wheels/*.whl \

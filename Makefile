@@ -46,6 +46,7 @@ CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 QUICK_KERNELS := $(CACHE)/kernels-quick
 
+.PHONY: wheels release-dry-run
 .PHONY: help demo test test-all test-touched nightly check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
 	clients golang go-client browser page-libraries conformance kernels kernels-sanitize model gemma minilm whisper templates azurite clean
 
@@ -76,6 +77,8 @@ help:
 	@echo 'make house   print the rooms of the tree and write them to docs/explanation/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/reference/plans.md (an hour)'
 	@echo 'make images  build and inspect the images and run a cell with them (needs root and buildah)'
+	@echo 'make wheels  build the sdist and the wheels of all machines into dist/ (Zig, some minutes)'
+	@echo 'make release-dry-run  cut TAG=v1.2.3 in a copy, build, install and try it: all but the upload'
 	@echo 'make locks   resolve requirements/*.txt, the packages in the images, again'
 	@echo 'make gemma   fetch Gemma 3 270M for its tests (under the Gemma terms)'
 	@echo 'make azurite fetch the Azure storage emulator for its tests (needs npm)'
@@ -227,7 +230,7 @@ golang:
 JAXLIBS := 0.10 0.11 0.12
 CONFORMANCE := tests.model_server.pathways.conformance
 PRINT_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	print(*project["dependencies"], *project["optional-dependencies"]["model-server"], sep="\n")
+	print(*project["dependencies"], *project["optional-dependencies"]["cpu"], sep="\n")
 jaxlib_python = $(CACHE)/jaxlib/$(1)/bin/python
 # $(1): the version
 define conform
@@ -298,6 +301,27 @@ plans: dev
 images: dev
 	$(BIN)/python -m pytest -m "nightly" --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
 
+# --- releases (docs/how_to/releasing.md) ------------------------------------------------------------
+
+RELEASE := $(CACHE)/release
+DIST ?= dist
+# Wheels of fewer machines: MACHINES="x86_64 any".
+MACHINES ?= x86_64 aarch64 any
+
+wheels: $(RELEASE)/installed
+	$(RELEASE)/bin/python -m tests.tools.release wheels --to $(DIST) --machines $(MACHINES)
+
+release-dry-run: $(RELEASE)/installed model
+	@[ -n "$(TAG)" ] || { echo 'name the release: make release-dry-run TAG=v1.2.3'; exit 1; }
+	$(RELEASE)/bin/python -m tests.tools.release rehearse $(TAG) --to $(DIST) --machines $(MACHINES) --model $(MODEL)
+
+$(RELEASE)/installed: pyproject.toml
+	@echo 'installing what builds and checks releases into $(RELEASE) (once, about 300 MB)'
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(RELEASE)/bin/python -m pip install --quiet --group release
+	@touch $@
+
 # --- packages in the images -----------------------------------------------------------------------
 
 # $(1): the lock; $(2): source of its requirements. glibc 2.31 is the oldest that libtpu runs on.
@@ -313,7 +337,7 @@ PRINT_BUILD := import tomllib; project = tomllib.load(open("pyproject.toml", "rb
 
 locks: dev
 	$(call lock,control,pyproject.toml --extra kubernetes --extra traces)
-	$(call lock,model-cpu,pyproject.toml --extra model-server --extra media --extra traces)
+	$(call lock,model-cpu,pyproject.toml --extra cpu --extra media --extra traces)
 	$(call lock,model-tpu,pyproject.toml --extra tpu --extra media --extra traces)
 	$(call lock,model-cuda,pyproject.toml --extra cuda --extra media --extra traces)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
@@ -396,7 +420,7 @@ $(VENV)/made:
 # Without the kernels: what runs a server compiles them all, the quick tests a part of them.
 $(VENV)/packages: $(VENV)/made pyproject.toml
 	@echo 'installing sax and its dependencies into $(VENV) (once, about 750 MB)'
-	$(call install_packages,--editable '.[model-server]')
+	$(call install_packages,--editable '.[cpu]')
 	@touch $@
 $(VENV)/packages: export SAX_BUILD_CPU_KERNELS := none
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache, partial
-from importlib.metadata import version
+from sax.distribution import version
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -216,7 +216,7 @@ def _keep(
 
 
 def _document(app: FastAPI) -> Schema:
-    routes = get_openapi(title=app.title, version=version("sax"), routes=app.routes)
+    routes = get_openapi(title=app.title, version=version(), routes=app.routes)
     return with_components(routes)
 
 

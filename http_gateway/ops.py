@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from importlib.metadata import version
+from sax.distribution import version
 from typing import Any, NotRequired, TypedDict
 
 from fastapi import APIRouter, Request
@@ -130,7 +130,7 @@ class OpsRoutes:
 
     async def version(self) -> Response:
         """Return the version of sax."""
-        return JSONResponse({"version": version("sax")})
+        return JSONResponse({"version": version()})
 
     async def _refreshed(self) -> str | None:
         """Refresh the catalog; return the text of an error, which the last known list outlives."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from k8s.render_command import render
-from sax.command import PLAIN, AsJson, fail, printable
+from sax.command import PLAIN, AsJson, fail, show_findings
 from sax.errors import InvalidRequest, SaxError
+from sax.finding import PROBLEM, worst
 
 if TYPE_CHECKING:
-    from k8s.doctor.finding import Finding
     from k8s.doctor.snapshot import ClusterNeeds, Snapshot
 
 k8s = typer.Typer(
@@ -23,7 +22,6 @@ k8s = typer.Typer(
     **PLAIN,
 )
 _WELL, _PROBLEMS, _BLIND = 0, 1, 2
-_SIGNS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 
 def doctor(
@@ -81,13 +79,9 @@ def doctor(
     except SaxError as error:
         fail(error, _BLIND)
     from k8s.doctor.diagnosis import diagnose
-    from k8s.doctor.finding import PROBLEM, worst
 
     found = diagnose(snapshot, wanted)
-    if as_json:
-        print(json.dumps([finding.as_json() for finding in found], indent=2))
-    else:
-        _show(found)
+    show_findings(found, as_json)
     raise typer.Exit(_PROBLEMS if worst(found) == PROBLEM else _WELL)
 
 
@@ -122,20 +116,6 @@ def _snapshot(kubeconfig: Path | None, context: str | None, namespace: str | Non
     file = None if kubeconfig is None else str(kubeconfig)
     with open_cluster(file, context, namespace) as cluster:
         return cluster.look()
-
-
-def _show(findings: list[Finding]) -> None:
-    for finding in findings:
-        print(f"{_SIGNS[finding.level]}  {_line(finding.about)}: {_line(finding.text)}")
-        if finding.remedy and finding.level != "ok":
-            print(f"         -> {_line(finding.remedy)}")
-    counts = {level: sum(each.level == level for each in findings) for level in _SIGNS}
-    print(f"\n{counts['problem']} problems, {counts['warning']} warnings, {counts['ok']} ok")
-
-
-def _line(text: str) -> str:
-    """Put text from the cluster on one line and escape its control characters."""
-    return printable(" ".join(text.split()))
 
 
 k8s.command()(render)

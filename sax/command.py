@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from sax.errors import InvalidRequest, SaxError
+from sax.finding import OK, PROBLEM, WARNING, Finding
 from sax.format import quoted
 from sax.host import missing_model_server
 from sax.overrides.json_text import json_remedy
@@ -126,6 +127,29 @@ def run_alone(
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+_SIGNS = {OK: "ok     ", WARNING: "warning", PROBLEM: "PROBLEM"}
+
+
+def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
+    """Print findings on stdout, with a line for each remedy, or as JSON."""
+    if as_json:
+        sys.stdout.write(json.dumps([each.as_json() for each in findings], indent=2) + "\n")
+        return
+    lines: list[str] = []
+    for each in findings:
+        lines.append(f"{_SIGNS[each.level]}  {_line(each.about)}: {_line(each.text)}")
+        if each.remedy and each.level != OK:
+            lines.append(f"         -> {_line(each.remedy)}")
+    counts = {level: sum(each.level == level for each in findings) for level in _SIGNS}
+    lines.append(f"\n{counts[PROBLEM]} problems, {counts[WARNING]} warnings, {counts[OK]} ok")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _line(text: str) -> str:
+    """Put text from a cluster or a machine on one line and escape its control characters."""
+    return printable(" ".join(text.split()))
 
 
 _KEPT = "\n\t"

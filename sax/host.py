@@ -9,14 +9,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from sax.distribution import how_to_install
+
 
 def missing_model_server(what: str) -> str | None:
     """Return why `what` cannot run here and how to fix it; None if it can."""
     if importlib.util.find_spec("jax") is not None:
         return None
-    # From a clone: the sax on PyPI is another project.
-    how = "pip install '.[model-server]' in a clone of sax"
-    return f"{what} needs jax, which is not installed here: {how}"
+    return f"{what} needs jax, which is not installed here: {how_to_install('cpu')}"
 
 
 def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

@@ -31,10 +31,8 @@ BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax
 # Run in processes of their own, where the extra `media` is installed.
 IMAGES = ROOT / "model_server" / "sharing" / "images" / "worker.py"
 SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "worker.py"
-# What comes with an extra of a dependency, or is read by one for us.
-WITH_OTHERS = {"uvloop": "uvicorn"}
-# Ours to ask for, though another package imports it: starlette reads forms with it.
-FOR_OTHERS = {"python-multipart"}
+# Ours to ask for, though others import them: starlette reads forms, and uvicorn requests.
+FOR_OTHERS = {"httptools", "python-multipart"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
 LAZY = {"kubernetes", "traces"}
 COMPUTING = (
@@ -63,8 +61,7 @@ def provided() -> Mapping[str, list[str]]:
 def packages_of(module: str) -> set[str]:
     """The packages that a module may have come from."""
     top = module.partition(".")[0]
-    found = {canonicalize_name(name) for name in provided().get(top, [top])}
-    return found | ({WITH_OTHERS[top]} if top in WITH_OTHERS else set())
+    return {canonicalize_name(name) for name in provided().get(top, [top])}
 
 
 def at_once(path: Path) -> Iterator[str]:
@@ -103,6 +100,14 @@ def test_the_control_plane_imports_the_base_dependencies_only() -> None:
 
 
 @pytest.mark.extended
+def test_the_sdk_and_the_command_line_ask_for_at_most_twelve_packages() -> None:
+    modules = [module for path in of_rooms({"sax"}) for module in imported(path)]
+    used = {package for module in modules for package in packages_of(module)} & direct()
+    assert {"grpcio", "typer"} <= used
+    assert len(used) <= 12, used
+
+
+@pytest.mark.extended
 def test_what_it_imports_later_is_in_an_extra_for_it() -> None:
     allowed = direct(*LAZY)
     assert not {
@@ -114,7 +119,7 @@ def test_what_it_imports_later_is_in_an_extra_for_it() -> None:
 
 @pytest.mark.extended
 def test_the_model_server_imports_what_its_extra_brings() -> None:
-    allowed = direct("model-server")
+    allowed = direct("cpu")
     assert not {
         (path.name, wrong)
         for path in of_rooms({"model_server"}) - {BUILD, IMAGES, SOUNDS}
@@ -141,7 +146,7 @@ def test_nothing_is_asked_for_that_nobody_imports() -> None:
         for package in packages_of(module)
     }
     # The last: for people's own models, which save and restore with it.
-    assert direct("model-server") - used - FOR_OTHERS == {"orbax-checkpoint"}
+    assert direct("cpu") - used - FOR_OTHERS == {"orbax-checkpoint"}
 
 
 def test_an_import_under_a_condition_counts_and_one_in_a_function_does_not(tmp_path: Path) -> None:
@@ -172,7 +177,7 @@ def said(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[st
 def check_told(done: subprocess.CompletedProcess[str], who: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().endswith(
-        f"{who} needs jax, which is not installed here: pip install '.[model-server]' in a clone "
+        f"{who} needs jax, which is not installed here: pip install '.[cpu]' in a clone "
         "of sax"
     )
     assert len(done.stderr.strip().splitlines()) == 1

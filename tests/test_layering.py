@@ -167,6 +167,8 @@ LADDERS: dict[str, list[str]] = {
         "need.py",
         "memory_parts.py",
         "host.py",
+        "distribution.py",
+        "finding.py",
         "memory_return.py",
         "format.py",
         "look",

@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
+from sax.distribution import version
 from typing import TypedDict
 
 import msgspec
@@ -142,7 +142,7 @@ class OllamaModelRoutes:
 
     async def version(self) -> Response:
         """Return the version of Ollama whose API this is, and that of sax."""
-        return _json({"version": OLLAMA_VERSION, "server": f"sax {version('sax')}"})
+        return _json({"version": OLLAMA_VERSION, "server": f"sax {version()}"})
 
 
 def _json(reply: object) -> Response:

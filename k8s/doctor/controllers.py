@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sax.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.queues import QUEUE_NAME
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import Object, is_set, label, name_of, number, part, parts, pod_of, text

@@ -6,7 +6,7 @@ Each area has its own file; this one runs them in the order in which one would f
 from __future__ import annotations
 
 from k8s.doctor import cloud, controllers, nodes, queues, servers, workloads
-from k8s.doctor.finding import WARNING, Finding
+from sax.finding import WARNING, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
 
 _OF_THE_CLUSTER = (

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import (
     Object,

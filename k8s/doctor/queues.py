@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sax.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import Object, condition, holds, label, name_of, part, parts, text
 

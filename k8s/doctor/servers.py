@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sax.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.snapshot import LOOKS, ClusterNeeds, Look, Snapshot
 from k8s.render.fields import Object, number, part, text
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.queues import QUEUE_NAME, workloads_of
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from sax.distribution import version
 from typing import Any
 
 from k8s.render.fields import pod_of
@@ -127,7 +127,7 @@ def _dump(objects: Sequence[Object]) -> str:
 
 def _heading(order: Order, placed: SlicePlacement, published: PublishCommand, command: str) -> str:
     lines = [
-        f"Made by sax {version('sax')}:",
+        f"Made by sax {version()}:",
         f"  {command}",
         "",
         *_what(order, placed),

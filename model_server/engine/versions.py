@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from sax import distribution
+
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("sax", "model_server")
 _KINDS = (".py", ".cc", ".h")
@@ -16,14 +18,10 @@ _KINDS = (".py", ".cc", ".h")
 
 def versions() -> dict[str, str]:
     """Return the versions that must match on every host, with a digest of sax's sources."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    try:
-        own = version("sax")
-    except PackageNotFoundError:  # run from a source tree; the digest identifies it
-        own = "not installed"
     return {
-        "sax": f"{own} ({own_digest()})",
+        "sax": f"{distribution.version()} ({own_digest()})",
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "Python": ".".join(platform.python_version_tuple()[:2]),

@@ -13,8 +13,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-import uvloop
-
 from model_server.pathways.resources.manager import ResourceManager
 from model_server.pathways.resources.roster import Roster, parse_instance_type
 from model_server.pathways.resources.status_page import IslandsPage
@@ -29,7 +27,9 @@ from model_server.pathways.roles.flags import (
 )
 from model_server.pathways.roles.proxy import serve_proxy
 from model_server.process.heap import keep_freed_memory
+from sax.distribution import how_to_install
 from sax.errors import InvalidRequest, SaxError, Unavailable
+from sax.host import loop_factory
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,7 @@ async def serve_manager(flags: PathwaysFlags, stop: asyncio.Event) -> None:
 async def serve_sidecar(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Run functions until told to stop. Raises OSError, Unavailable."""
     if importlib.util.find_spec("cloudpickle") is None:
-        raise Unavailable(
-            "functions come pickled by cloudpickle: pip install '.[pathways]' in a clone of sax"
-        )
+        raise Unavailable(f"functions come pickled by cloudpickle: {how_to_install('pathways')}")
     from model_server.pathways.sidecar.listener import SidecarListener  # with jax
 
     listener = SidecarListener(stop.set)
@@ -104,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
         flags = parse(arguments, os.environ)
         if flags.role in (WORKER, LOCAL):
             keep_freed_memory()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(flags))
     except InvalidRequest as error:
         return _say(error.text, _WRONG)

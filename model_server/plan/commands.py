@@ -14,9 +14,11 @@ from typing import Annotated
 import typer
 
 from model_server.checkpoints.hub.commands import models, pull, rm
+from model_server.kernels.cpu.shared_library import instruction_set, load
 from model_server.plan.command import plan
 from model_server.plan.precompile.command import precompile
 from sax.command import AsJson, CheckpointSource, Overrides, check_installed, parse_overrides
+from sax.finding import CHECKS, OK, WARNING, Finding
 from sax.types import Progress
 
 _WOULD_NOT_LOAD = 1
@@ -26,6 +28,20 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line (entry point of `sax.commands`)."""
     for command in (plan, precompile, convert, inspect, pull, models, rm):
         app.command()(command)
+    CHECKS["kernels"] = kernels
+
+
+def kernels() -> Finding:
+    """Find which kernels compute on this machine's processor. Starts no threads of theirs."""
+    found = load()
+    if found.library is not None:
+        return Finding(OK, "kernels", f"native, for {instruction_set(found.library)}")
+    return Finding(
+        WARNING,
+        "kernels",
+        f"XLA's: {found.reason}",
+        "models run, but slower; docs/explanation/cpu.md says how the native kernels are built",
+    )
 
 
 def convert(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +11,7 @@ import typer
 from sax.cli.commands.acls import getacl, setacl, token
 from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
+from sax.cli.doctor.command import doctor
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.launch import launch
 from sax.cli.commands.listing import ls, status
@@ -22,6 +23,7 @@ from sax.cli.commands.sounds import transcribe
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
+from sax.cli.installation import installation
 from sax.cli.local.demo import demo
 from sax.cli.local.run import run
 from sax.cli.local.up import up
@@ -56,7 +58,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"sax {version('sax')}")
+        print(installation())
         raise typer.Exit
 
 
@@ -75,7 +77,7 @@ def options(
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+            "--version", callback=_show_version, is_eager=True, help="Print what is installed and exit."
         ),
     ] = False,
 ) -> None:
@@ -110,6 +112,7 @@ for command in (
     transcribe,
     custom,
     bench,
+    doctor,
     token,
     getacl,
     setacl,
@@ -117,7 +120,8 @@ for command in (
     app.command()(command)
 register_saxutil(app)
 app.command("saxml-shim")(saxml_shim)
-for point in entry_points(group="sax.commands"):
+# A distribution that was installed under an older name, too, names the same functions again.
+for point in {each.value: each for each in entry_points(group="sax.commands")}.values():
     point.load()(app)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
+from sax.distribution import version
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -74,7 +74,7 @@ class McpSession:
         about = {
             "protocolVersion": PROTOCOL,
             "capabilities": {},
-            "clientInfo": {"name": "sax", "version": version("sax")},
+            "clientInfo": {"name": "sax", "version": version()},
         }
         found = await self._ask("initialize", about)
         self._transport.agree(str(found.get("protocolVersion", PROTOCOL)))

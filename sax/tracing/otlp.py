@@ -1,6 +1,6 @@
 """OtlpTracer: sends spans with OpenTelemetry's SDK, over HTTP, to a collector.
 
-The SDK is an extra (`pip install '.[traces]'` in a clone), so it is imported where it is used.
+The SDK is the extra `traces`, so it is imported where it is used.
 Its own variables hold: the endpoint, headers, certificates, sampler, resource, sizes of batches.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
+from sax.distribution import how_to_install, version
 from typing import TYPE_CHECKING
 
 from sax.tracing.trace_context import TraceContext
@@ -49,9 +49,9 @@ def tracer_of(environment: Mapping[str, str], service: str) -> Tracer:
         tracer = OtlpTracer(service)
     except ImportError:
         log.warning(
-            "no traces are sent: $%s is set, and OpenTelemetry is not installed: "
-            "pip install '.[traces]' in a clone of sax",
+            "no traces are sent: $%s is set, and OpenTelemetry is not installed: %s",
             endpoint,
+            how_to_install("traces"),
         )
         return NO_TRACER
     log.info("traces are sent to %s", get(endpoint))
@@ -70,13 +70,13 @@ class OtlpTracer(Tracer):
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        resource = Resource.create({"service.version": version("sax")})
+        resource = Resource.create({"service.version": version()})
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))
         self._trace, self._sdk = trace, sdk
         self._resource = resource
         self._sampler = sdk.TracerProvider(resource=resource, shutdown_on_exit=False).sampler
-        self._scope = InstrumentationScope("sax", version("sax"))
+        self._scope = InstrumentationScope("sax", version())
         self._processor = BatchSpanProcessor(OTLPSpanExporter())
 
     def start(self, parent: TraceContext | None) -> TraceContext:

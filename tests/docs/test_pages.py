@@ -80,7 +80,7 @@ def test_the_index_lists_every_page_once_under_its_shelf() -> None:
 
 def test_no_text_installs_the_package_of_the_same_name_from_an_index() -> None:
     """It belongs to another project, and its code would run."""
-    by_name = re.compile(r"\b(?:pipx? (?:install|run)|uvx|uv add) (?:-\S+ )*['\"]?sax(?![\w./])")
+    by_name = re.compile(r"\b(?:pipx? (?:install|run)|uvx|uv add) (?:-\S+ )*['\"]?sax(?![\w./-])")
     assert by_name.search("pip install -U 'sax[traces]'")
     places = ("sax", "admin_server", "model_server", "http_gateway", "k8s", "docs")
     texts = [path for place in places for path in (ROOT / place).rglob("*.*")]

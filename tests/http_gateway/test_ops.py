@@ -1,5 +1,5 @@
 from dataclasses import replace
-from importlib.metadata import version
+from sax.distribution import version
 
 import httpx
 import pytest
@@ -130,7 +130,7 @@ async def test_vllms_health_is_readiness_without_a_body(
 
 
 async def test_the_version_is_the_packages(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/version")).json() == {"version": version("sax")}
+    assert (await http.get("/version")).json() == {"version": version()}
 
 
 @each_case(

@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Which extras each image is made of.
 EXTRAS = {
     "control": {"kubernetes", "traces"},
-    "model-cpu": {"model-server", "media", "traces"},
+    "model-cpu": {"cpu", "media", "traces"},
     "model-tpu": {"tpu", "media", "traces"},
     "model-cuda": {"cuda", "media", "traces"},
 }
@@ -78,7 +78,7 @@ def _of_extras(extras: set[str]) -> Iterator[Requirement]:
     for extra in sorted(extras):
         for text in PROJECT["project"]["optional-dependencies"][extra]:
             requirement = Requirement(text)
-            if requirement.name == "sax":
+            if requirement.name == PROJECT["project"]["name"]:
                 yield from _of_extras(requirement.extras)
             elif requirement.marker is None or requirement.marker.evaluate(PLACE):
                 yield requirement

@@ -138,7 +138,7 @@ def test_what_needs_jax_says_so_in_the_control_image(
 ) -> None:
     status, said = ended(start(control, entry_point=words))
     assert status == 2
-    assert said.rstrip().endswith("pip install '.[model-server]' in a clone of sax")
+    assert said.rstrip().endswith("pip install '.[cpu]' in a clone of sax")
     assert "Traceback" not in said
 
 

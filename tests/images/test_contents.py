@@ -17,6 +17,7 @@ from tests.images.store import Image, Store
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
+FOLDER = "{}-{version}".format(PROJECT["project"]["name"].replace("-", "_"), **PROJECT["project"])
 _UNCHECKED = 0b01  # a pyc that is taken as it is: no look at its source's time
 
 
@@ -36,7 +37,7 @@ def target(image: Image) -> str:
 
 def test_an_image_holds_its_lock_and_sax_and_nothing_else(image: Image) -> None:
     pinned = {name: pin.version for name, pin in read_lock(target(image)).items()}
-    ours = {"sax": PROJECT["project"]["version"]}
+    ours = {PROJECT["project"]["name"]: PROJECT["project"]["version"]}
     assert {name: each.version for name, each in installed(image).items()} == pinned | ours
 
 
@@ -84,7 +85,7 @@ def test_an_image_is_no_one_persons(image: Image) -> None:
     assert image.config["StopSignal"] == "SIGTERM"
     assert image.config["Labels"]["org.opencontainers.image.title"] == f"sax-{target(image)}"
     assert "Apache License" in (image.root / "licenses" / "LICENSE").read_text()
-    assert (packages(image) / f"sax-{PROJECT['project']['version']}.dist-info").is_dir()
+    assert (packages(image) / f"{FOLDER}.dist-info").is_dir()
 
 
 def test_the_same_tree_makes_the_same_files(store: Store, control: Image) -> None:

@@ -56,7 +56,7 @@ def test_a_client_has_its_calls(name: str) -> None:
 def test_every_installed_command_is_a_function() -> None:
     root = Path(__file__).parents[2]
     scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts.keys() == {"admin_config", "sax", "saxutil"}
+    assert scripts.keys() == {"admin_config", "sax", "sax-serving", "saxutil"}
     for place in scripts.values():
         module, _, name = place.partition(":")
         assert callable(getattr(importlib.import_module(module), name))

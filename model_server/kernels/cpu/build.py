@@ -5,6 +5,8 @@ jaxlib's headers the installation goes on, and the server uses XLA's kernels.
 
 SAX_BUILD_CPU_KERNELS=none leaves the library out. SAX_BUILD_CPU_KERNELS=quick compiles the fastest
 instruction set of this machine only, with few optimisations: a tenth of the work, for quick tests.
+SAX_BUILD_CPU_MACHINE=x86_64 or aarch64 compiles with Zig for any Linux of that machine, and names
+the wheel so. SAX_BUILD_COMMIT is the commit that a wheel says it was built of; default: git's.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ import importlib.util
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
 FLAGS = [
@@ -40,6 +45,8 @@ _AVX512 = [
 ]
 _OLDEST_GLIBC = "2.27"  # as jaxlib's wheels
 _HOW_MUCH = "SAX_BUILD_CPU_KERNELS"
+_MACHINE = "SAX_BUILD_CPU_MACHINE"
+_COMMIT = "SAX_BUILD_COMMIT"
 # Flags of each instruction set, the fastest first, by the machine it is of; src/chosen.cc finds
 # which one runs.
 INSTRUCTIONS = {
@@ -65,13 +72,59 @@ _PORTABLE: dict[str, list[str]] = {"portable": []}  # of any other machine
 _AS_LINUX_SAYS = {"-mavx512vnni": "avx512_vnni", "-mavx512bf16": "avx512_bf16"}
 
 
+class MachineWheel(bdist_wheel):
+    """A wheel for one type of machine and every Python: the library is no module of Python."""
+
+    def finalize_options(self) -> None:
+        if os.environ.get(_HOW_MUCH) == "none":
+            self.distribution.ext_modules = []
+        super().finalize_options()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, place = super().get_tag()
+        if self.root_is_pure:
+            return python, abi, place
+        named = os.environ.get(_MACHINE)
+        anywhere = f"manylinux_{_OLDEST_GLIBC.replace('.', '_')}_{named}"
+        return "py3", "none", anywhere if named else place
+
+
+class StampedPackages(build_py):
+    """Writes the commit that a wheel is built of into it, where sax/distribution.py reads it."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        stamp = Path(self.build_lib) / "sax" / "commit.txt"
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(f"{_commit()}\n")
+
+
+def _commit() -> str:
+    """Return the commit of the sources, "-dirty" at its end if they differ; "" if unknown."""
+    given = os.environ.get(_COMMIT, "")
+    if given or not Path(".git").exists():
+        return given.removeprefix("unknown")
+    command = ("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 class BuildNative(build_ext):
     """As setuptools builds an extension, but one source is compiled several times."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        suffix = ".pyd" if sys.platform == "win32" else ".so"
+        return os.path.join(*fullname.split(".")) + suffix
 
     def build_extension(self, ext: Extension) -> None:
         if os.environ.get(_HOW_MUCH) == "none":
             return
-        self._use_zig_without_compiler()
+        ext.optional = _MACHINE not in os.environ  # a wheel for others must not lack it
+        self._use_zig_if_needed()
         quick = os.environ.get(_HOW_MUCH) == "quick"
         folder = Path(self.build_temp) / "native"
         headers = _headers_of_jaxlib()
@@ -103,7 +156,7 @@ class BuildNative(build_ext):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             made = list(pool.map(try_, *zip(*jobs, strict=True)))
         objects = [each for one in made for each in one]
-        without_symbols = ["-s"] if sys.platform == "linux" and not self.debug else []
+        without_symbols = ["-s"] if _for_linux() and not self.debug else []
         self.compiler.link_shared_object(
             objects,
             self.get_ext_fullpath(ext.name),
@@ -111,8 +164,13 @@ class BuildNative(build_ext):
             target_lang="c++",
         )
 
-    def _use_zig_without_compiler(self) -> None:
-        if shutil.which(self.compiler.compiler_cxx[0]) or not importlib.util.find_spec("ziglang"):
+    def _use_zig_if_needed(self) -> None:
+        needed = _MACHINE in os.environ
+        if not needed and shutil.which(self.compiler.compiler_cxx[0]):
+            return
+        if not importlib.util.find_spec("ziglang"):
+            if needed:
+                raise CompileError(f"{_MACHINE} needs Zig's compiler: pip install ziglang")
             return
         zig = [sys.executable, "-m", "ziglang", "c++", *_zig_flags()]
         position, shared = [*zig, "-fPIC"], [*zig, "-shared"]
@@ -154,12 +212,16 @@ def _sets_of_this_machine() -> dict[str, list[str]]:
 
 def _zig_flags() -> list[str]:
     """Flags without which Zig makes a library for this very CPU and the newest glibc."""
-    own = [f"--target={_machine()}-linux-gnu.{_OLDEST_GLIBC}"] if sys.platform == "linux" else []
+    own = [f"--target={_machine()}-linux-gnu.{_OLDEST_GLIBC}"] if _for_linux() else []
     return [*own, "-mcpu=baseline", "-fno-sanitize=undefined"]
 
 
+def _for_linux() -> bool:
+    return sys.platform == "linux" or _MACHINE in os.environ
+
+
 def _machine() -> str:
-    name = platform.machine().lower()
+    name = os.environ.get(_MACHINE) or platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 

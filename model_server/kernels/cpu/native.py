@@ -9,13 +9,11 @@ import ctypes
 import functools
 import logging
 import os
-import re
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jaxlib
+
+from model_server.kernels.cpu.shared_library import CHOICE, Opened, instruction_set, load
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +27,12 @@ _TARGETS = tuple(
         "choose_tokens",
     )
 )
-_CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # instruction sets, or XLA's kernels
 ISLANDS = "native_kernels"  # attribute of a proxy server's devices: their instruction set
 _WITHOUT_AMX = {
     0: "",
     -1: " (the operating system does not grant AMX)",
     -2: " (built by a compiler that does not know AMX)",
 }
-_FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax
 
 
 class InUse(NamedTuple):
@@ -53,43 +49,23 @@ class InUse(NamedTuple):
         return f" (bfloat16 from 1 row on, int8 and int4 from {self.rows_on_tiles})"
 
 
-class Opened(NamedTuple):
-    """The library, or the reason why there is none."""
-
-    library: ctypes.CDLL | None
-    reason: str = ""
-
-
 @functools.cache
 def opened() -> Opened:
     """Load the library and register its kernels with XLA, once."""
-    if os.environ.get(_CHOICE) == _OFF:
-        return Opened(None, f"{_CHOICE}={_OFF}")
-    file = _file()
-    if file is None:
-        return Opened(
-            None, "sax was installed without the native kernels (docs/explanation/cpu.md: Building)"
-        )
-    try:
-        loaded = ctypes.CDLL(os.fspath(file))
-        kernels = {target: getattr(loaded, target) for target in _TARGETS}
-        interface = loaded.sax_cpu_interface()
-        _ = loaded.sax_cpu_rows_on_tiles, loaded.sax_cpu_measured
-    except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
-        return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
-    # XLA would refuse it when its CPU client starts, and the client with it.
-    if interface != _interface_of_jaxlib():
-        return Opened(None, "the native kernels are for another jaxlib, build them again")
-    for target, kernel in kernels.items():
+    found = load((*_TARGETS, "sax_cpu_rows_on_tiles", "sax_cpu_measured"))
+    if (loaded := found.library) is None:
+        return found
+    for target in _TARGETS:
+        kernel = getattr(loaded, target)
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
-    loaded.sax_cpu_name.restype = loaded.sax_cpu_measured.restype = ctypes.c_char_p
-    name = loaded.sax_cpu_name().decode()
+    name = instruction_set(loaded)
+    loaded.sax_cpu_measured.restype = ctypes.c_char_p
     if speeds := loaded.sax_cpu_measured().decode():
         logger.info("products of 8 rows in billions of operations per second: %s", speeds)
     _tell_of_another_choice(name)
     if (theirs := _workers_kernels()) not in (None, name):
         return Opened(None, f"workers have {theirs or 'no native kernels'}, this machine {name}")
-    return Opened(loaded)
+    return found
 
 
 def _workers_kernels() -> str | None:
@@ -99,28 +75,10 @@ def _workers_kernels() -> str | None:
     return getattr(jax.devices()[0], ISLANDS, "")
 
 
-def _interface_of_jaxlib() -> int:
-    """Return the version of XLA's interface, 1000 times the major number plus the minor."""
-    header = Path(jaxlib.__file__).parent / "include" / "xla" / "ffi" / "api" / "c_api.h"
-    found = re.findall(
-        r"^#define XLA_FFI_API_M(?:AJ|IN)OR (\d+)$", header.read_text(), re.MULTILINE
-    )
-    major, minor = map(int, found)
-    return major * 1000 + minor
-
-
-def _file() -> Path | None:
-    if named := os.environ.get(_FILE):
-        return Path(named)
-    folder = Path(__file__).parent
-    built = (folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES)
-    return next(filter(Path.exists, built), None)
-
-
 def _tell_of_another_choice(name: str) -> None:
-    wanted = os.environ.get(_CHOICE, "")
+    wanted = os.environ.get(CHOICE, "")
     if wanted and name not in wanted.split(","):
-        logger.warning("this machine has no kernels %s=%s, it uses %s", _CHOICE, wanted, name)
+        logger.warning("this machine has no kernels %s=%s, it uses %s", CHOICE, wanted, name)
 
 
 def library() -> ctypes.CDLL | None:
@@ -138,7 +96,7 @@ def in_use() -> InUse | None:
     if loaded is None:
         return None
     return InUse(
-        loaded.sax_cpu_name().decode(), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles()
+        instruction_set(loaded), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles()
     )
 
 

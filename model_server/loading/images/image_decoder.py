@@ -11,6 +11,7 @@ import numpy as np
 from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.images.process import ImageAnswer, ImageAsk, ImageProcess
+from sax.distribution import how_to_install
 from sax.errors import LoadFailed
 
 
@@ -43,7 +44,7 @@ def check_pillow(otherwise: str = "") -> None:
     if importlib.util.find_spec("PIL") is None:
         raise LoadFailed(
             "models that take images need the package Pillow, which decodes them, and it is not "
-            f"installed here: pip install '.[media]' in a clone of sax{otherwise}"
+            f"installed here: {how_to_install('media')}{otherwise}"
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
 from model_server.sharing.audio.process import SoundAnswer, SoundAsk, SoundForm, SoundProcess
+from sax.distribution import how_to_install
 from sax.errors import LoadFailed
 
 
@@ -46,7 +47,7 @@ def check_soundfile(otherwise: str = "") -> None:
     if importlib.util.find_spec("soundfile") is None:
         raise LoadFailed(
             "models of sounds need the package soundfile, which decodes them, and it is not "
-            f"installed here: pip install '.[media]' in a clone of sax{otherwise}"
+            f"installed here: {how_to_install('media')}{otherwise}"
         )
 
 

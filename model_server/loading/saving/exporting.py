@@ -30,6 +30,7 @@ from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from model_server.models.weights.weight import Blueprint, Declaration, WeightForm, blueprint
+from sax.distribution import how_to_install
 from sax.errors import CheckpointError, UnsupportedParameter
 
 METADATA = "export.json"
@@ -82,7 +83,7 @@ def _check_library() -> None:
     if importlib.util.find_spec("flatbuffers") is None:
         raise UnsupportedParameter(
             "this model server cannot export: jax.export needs the package flatbuffers, which is "
-            "not installed here: pip install '.[export]' in a clone of sax"
+            f"not installed here: {how_to_install('export')}"
         )
 
 

@@ -361,14 +361,15 @@ def _check_different(ports: tuple[Port, ...]) -> None:
 def check_ports(ports: tuple[Port, ...]) -> None:
     """Raise InvalidRequest for the first port that is already in use."""
     for port in ports:
-        if _taken(port.host, port.number):
+        if is_taken(port.host, port.number):
             raise InvalidRequest(
                 f"port {port.number} ({port.owner}) is already in use: stop the process that "
                 f"uses it, or choose another port with {port.flag}"
             )
 
 
-def _taken(host: str, number: int) -> bool:
+def is_taken(host: str, number: int) -> bool:
+    """Return True if a process of this machine listens at a port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As the servers do: without it a port in TIME_WAIT would look taken.

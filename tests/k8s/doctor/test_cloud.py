@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from k8s.doctor.finding import PROBLEM, WARNING
+from sax.finding import PROBLEM, WARNING
 from k8s.render.fields import name_of
 from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import only, troubles

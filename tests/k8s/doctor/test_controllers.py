@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from k8s.doctor.controllers import FAULTS, outdated, told
-from k8s.doctor.finding import PROBLEM, WARNING
+from sax.finding import PROBLEM, WARNING
 from k8s.doctor.snapshot import ClusterNeeds
 from k8s.render.gcloud import LEAST
 from tests.demo_model import ROOT

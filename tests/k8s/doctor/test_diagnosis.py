@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s.doctor.diagnosis import diagnose
-from k8s.doctor.finding import OK, PROBLEM, WARNING, worst
+from sax.finding import OK, PROBLEM, WARNING, worst
 from k8s.doctor.snapshot import LOOKS, Snapshot
 from tests.k8s.doctor.diagnosing import NOTHING, TUTORIAL, only, troubles
 from tests.k8s.doctor.snapshots import SERVED, applied, definition, well

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from k8s.doctor.finding import PROBLEM, WARNING
+from sax.finding import PROBLEM, WARNING
 from k8s.doctor.snapshot import ClusterNeeds
 from sax.slices import slice_of
 from tests.each_case import each_case

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s.doctor.finding import PROBLEM, WARNING
+from sax.finding import PROBLEM, WARNING
 from tests.k8s.doctor.diagnosing import only, troubles
 from tests.k8s.doctor.snapshots import LEADING, well
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from k8s.doctor.diagnosis import diagnose
-from k8s.doctor.finding import PROBLEM, WARNING
+from sax.finding import PROBLEM, WARNING
 from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import NOTHING, only, troubles
 from tests.k8s.doctor.snapshots import REGISTRY, applied, container, exited, pod, waiting, well

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from sax.cli.local.bring_up import Work
 from sax.cli.local.cell_plan import CellPlan
-from sax.cli.local.demo import what_next
+from sax.cli.local.demo import names_of, what_next
+from sax.cli.local.demo_model import FILE, VARIABLE, model_folder
 from sax.cli.local.up import announcement, check_security
 from sax.cli.main import app
 from sax.cli.publication import parse_publication
@@ -63,10 +64,33 @@ def test_the_options_make_the_plan(planned: list[CellPlan], words: list[str]) ->
     assert plan.memory > 0
 
 
-@pytest.mark.parametrize("words", [["up", "--nonsense"], ["demo"], ["demo", "no-such-file"]])
+@pytest.mark.parametrize(
+    "words", [["up", "--nonsense"], ["demo", "no-such-file"], ["demo", "--", "--slots", "8"]]
+)
 def test_a_wrong_command_line_runs_nothing(planned: list[CellPlan], words: list[str]) -> None:
     assert CliRunner().invoke(app, words).exit_code == 2
     assert not planned
+
+
+def test_a_demo_without_a_checkpoint_takes_that_of_the_environment_or_the_one_that_is_kept(
+    planned: list[CellPlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = model_folder() / FILE
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
+    monkeypatch.setenv(VARIABLE, __file__)
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
+    assert len(planned) == 2
+    monkeypatch.setenv(VARIABLE, "no-such-file")
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 2
+
+
+def test_the_demo_model_has_a_short_name_and_others_their_own() -> None:
+    assert names_of(f"/kept/{FILE}", "/sax/test") == ("/sax/test/smollm2", "llama")
+    assert names_of("acme/Tiny-1B", "/sax/a") == ("/sax/a/tiny-1b", "auto")
 
 
 def test_what_to_try_next_names_the_model_and_sends_a_token_where_one_is_asked(

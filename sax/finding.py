@@ -1,8 +1,8 @@
-"""A finding about a cluster: its level, and how to fix it. Pure."""
+"""A finding about a cluster or a machine: its level, and how to fix it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -11,7 +11,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of `sax k8s doctor`."""
+    """One line of `sax doctor` or `sax k8s doctor`."""
 
     level: str  # ok, warning, problem
     about: str  # the area: nodes, identity, ...
@@ -20,6 +20,11 @@ class Finding:
 
     def as_json(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in ("level", "about", "text", "remedy")}
+
+
+# Findings of packages that sax does not import, by what they are about; each package adds its own
+# with its commands. They need nothing but sax's base dependencies.
+CHECKS: dict[str, Callable[[], Finding]] = {}
 
 
 def worst(findings: Iterable[Finding]) -> str:

@@ -1,0 +1,1 @@
+"""Diagnosis of this machine: `sax doctor`."""

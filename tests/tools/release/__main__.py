@@ -1,0 +1,136 @@
+"""Builds what a release publishes, and tries it: all but the upload.
+
+    python -m tests.tools.release wheels --to dist          # of this tree (make wheels)
+    python -m tests.tools.release rehearse v0.2.0 --to dist # make release-dry-run
+    python -m tests.tools.release cut v0.2.0                # write the version into this tree
+    python -m tests.tools.release notes v0.2.0              # print its section of the changelog
+
+`rehearse` copies the tree, cuts the version there, builds the sdist and a wheel for Linux x86-64 and
+arm64 (Zig compiles both) and one for every other machine, checks them, installs this machine's wheel
+into an empty environment, asks the model there, and writes the SBOM of that environment and the sums
+of all files. It needs the dependency group `release`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.house import ROOT
+from tests.tools.release.cutting import CannotCut, notes_of, version_of
+from tests.tools.release.distributions import (
+    MACHINES,
+    SUMS,
+    build_sdist,
+    build_wheels,
+    write_sums,
+    wrong_with,
+)
+from tests.tools.release.installed import Environment, environment
+from tests.tools.release.tree import commit_of, copy_tree, cut
+
+_MADE = ("*.whl", "*.tar.gz", "NOTES.md", "sbom.cdx.json", SUMS)
+_REPOSITORY = "SAX_REPOSITORY"  # the address that the metadata of a release names
+
+
+def main() -> int:
+    given = _arguments()
+    try:
+        match given.what:
+            case "wheels":
+                _build(ROOT, given.to, given.machines)
+            case "cut":
+                cut(ROOT, version_of(given.tag), _today(), os.environ.get(_REPOSITORY, ""))
+            case "notes":
+                print(notes_of((ROOT / "CHANGELOG.md").read_text(), version_of(given.tag)))
+            case _:
+                _rehearse(given)
+    except CannotCut as error:
+        sys.stderr.write(f"release: {error}\n")
+        return 1
+    return 0
+
+
+def _rehearse(given: argparse.Namespace) -> None:
+    version = version_of(given.tag)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_tree(ROOT, Path(folder) / "tree")
+        cut(tree, version, _today(), os.environ.get(_REPOSITORY, ""))
+        wheels = _build(tree, given.to, given.machines)
+        notes = notes_of((tree / "CHANGELOG.md").read_text(), version)
+    (given.to / "NOTES.md").write_text(f"{notes}\n")
+    packages = (str(each) for each in given.to.iterdir() if each.suffix in (".whl", ".gz"))
+    subprocess.run((sys.executable, "-m", "twine", "check", "--strict", *packages), check=True)
+    here = next(each for each in wheels if _fits(each))
+    with tempfile.TemporaryDirectory() as folder:
+        installed = environment(Path(folder), f"{here}[cpu]")
+        _try(installed, given.model)
+        _write_bill(installed, given.to / "sbom.cdx.json")
+    write_sums(given.to)
+    for each in sorted(given.to.iterdir()):
+        print(f"{each.stat().st_size:>12,}  {each.name}")
+
+
+def _build(tree: Path, to: Path, machines: list[str]) -> list[Path]:
+    """Build the sdist and wheels of a tree in place of earlier ones; end if one is wrong."""
+    to.mkdir(parents=True, exist_ok=True)
+    for pattern in _MADE:
+        for earlier in to.glob(pattern):
+            earlier.unlink()
+    commit = commit_of(ROOT)
+    wheels = build_wheels(build_sdist(tree, to), to, machines, commit)
+    if wrong := [each for wheel in wheels for each in wrong_with(wheel)]:
+        sys.exit("\n".join(wrong))
+    return wheels
+
+
+def _try(installed: Environment, model: Path) -> None:
+    versions = installed.versions()
+    print(versions)
+    if platform.machine() in MACHINES and "native" not in versions:
+        sys.exit("the native kernels of the wheel do not run here")
+    answer = installed.answer(model)
+    print(answer)
+    if "Paris" not in answer:
+        sys.exit("the installed wheel does not answer")
+
+
+def _write_bill(installed: Environment, to: Path) -> None:
+    """Write the packages of an environment, their versions, licences and hashes (CycloneDX)."""
+    words = ("-m", "cyclonedx_py", "environment", "--output-format", "JSON", "--output-file")
+    subprocess.run((sys.executable, *words, str(to), str(installed.python)), check=True)
+
+
+def _fits(wheel: Path) -> bool:
+    return wheel.name.endswith((f"_{platform.machine()}.whl", "-any.whl"))
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    whats = parser.add_subparsers(dest="what", required=True)
+    for name in ("wheels", "rehearse", "cut", "notes"):
+        what = whats.add_parser(name)
+        if name != "wheels":
+            what.add_argument("tag", metavar="TAG")
+        if name in ("wheels", "rehearse"):
+            what.add_argument("--to", type=Path, default=ROOT / "dist")
+            what.add_argument("--machines", nargs="+", choices=MACHINES, default=[*MACHINES])
+        if name == "rehearse":
+            what.add_argument("--model", type=Path, required=True, help="the demo model's file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
