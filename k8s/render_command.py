@@ -103,18 +103,12 @@ PublishAs = Annotated[
     str | None,
     typer.Option(metavar="/sax/CELL/NAME", help="Published name; default: derived from MODEL."),
 ]
-Reserve = Annotated[
-    bool, typer.Option("--reserve", help="Reserve these servers for this model.")
-]
+Reserve = Annotated[bool, typer.Option("--reserve", help="Reserve these servers for this model.")]
 ImageRegistry = Annotated[
     str | None,
-    typer.Option(
-        metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Registry of the sax images."
-    ),
+    typer.Option(metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Registry of the sax images."),
 ]
-Tag = Annotated[
-    str | None, typer.Option(help="Tag of the sax images; default: this version.")
-]
+Tag = Annotated[str | None, typer.Option(help="Tag of the sax images; default: this version.")]
 ServiceAccountEmail = Annotated[
     str | None,
     typer.Option(
@@ -130,14 +124,10 @@ FlexStart = Annotated[
     bool,
     typer.Option("--flex-start", help="Use flex-start nodes, created once capacity is free."),
 ]
-Spot = Annotated[
-    bool, typer.Option("--spot", help="Use spot nodes, which may go away.")
-]
+Spot = Annotated[bool, typer.Option("--spot", help="Use spot nodes, which may go away.")]
 NoPlan = Annotated[
     bool,
-    typer.Option(
-        "--no-plan", help="Skip the check that the model fits; no TPU compiler needed."
-    ),
+    typer.Option("--no-plan", help="Skip the check that the model fits; no TPU compiler needed."),
 ]
 OutputDir = Annotated[
     Path | None,

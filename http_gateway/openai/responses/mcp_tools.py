@@ -1,4 +1,4 @@
-"""Tools of MCP servers in /v1/responses: the entries of a body, what the servers list, and the calls
+"""Tools of MCP servers in /v1/responses: the entries of a body, what servers list, and the calls
 that a client approved."""
 
 from __future__ import annotations

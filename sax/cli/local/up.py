@@ -31,7 +31,6 @@ from sax.config import (
 from sax.errors import InvalidRequest, LoadFailed
 from sax.host import machine_memory, open_warning
 
-
 Folder = Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")]
 CompileCache = Annotated[
     Path | None,
@@ -48,12 +47,8 @@ Host = Annotated[
 Port = Annotated[int, typer.Option(help="Port of the gateway.")]
 AdminPort = Annotated[int, typer.Option(help="Port of the admin server.")]
 ModelPort = Annotated[int, typer.Option(help="Port of the model server.")]
-StatusPort = Annotated[
-    int, typer.Option(help="Port of the admin server's status page.")
-]
-MetricsPort = Annotated[
-    int, typer.Option(help="Port of the model server's metrics.")
-]
+StatusPort = Annotated[int, typer.Option(help="Port of the admin server's status page.")]
+MetricsPort = Annotated[int, typer.Option(help="Port of the model server's metrics.")]
 Servers = Annotated[
     int,
     typer.Option(
@@ -73,9 +68,7 @@ DevicesPerHost = Annotated[
         show_default="as many as it has",
     ),
 ]
-GroupPort = Annotated[
-    int, typer.Option(help="Port at which a model server's hosts meet.")
-]
+GroupPort = Annotated[int, typer.Option(help="Port at which a model server's hosts meet.")]
 Islands = Annotated[
     int,
     typer.Option(
@@ -106,8 +99,7 @@ SaxmlGeneration = Annotated[
 Tokens = Annotated[
     Path | None,
     typer.Option(
-        help="Require callers to send a token whose hash is in this file; see "
-        "`sax token --help`.",
+        help="Require callers to send a token whose hash is in this file; see `sax token --help`.",
         show_default="no authentication",
     ),
 ]

@@ -14,8 +14,8 @@ from msgspec import structs
 
 from admin_server.config import AdminConfig
 from admin_server.leadership.leadership import (
-    LeadTiming,
     LeaderBeat,
+    LeadTiming,
     Lease,
     Life,
     decode_membership,

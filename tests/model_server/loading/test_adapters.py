@@ -184,7 +184,6 @@ def test_what_does_not_fit_the_base_is_refused_by_name(cell: Cell) -> None:
     assert cell.load("fits", cell.adapters[0]).place == 1, "what failed holds no place"
 
 
-
 FLOAT = {"DTYPE": '"float32"'}
 SMALL_ROOM = {**FLOAT, "MAX_ADAPTERS": "2", "MAX_ADAPTER_RANK": "4"}
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # whole blocks of 32 numbers

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers, windows_of
 from model_server.models.known_keys import KnownKeys

@@ -15,7 +15,9 @@ from sax.dialects.events import (
 
 def test_events_in_pieces_make_up_one_answer() -> None:
     said = CollectedAnswer()
-    said.add([ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("So"), CallBegun(0, "a", "f")])
+    said.add(
+        [ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("So"), CallBegun(0, "a", "f")]
+    )
     said.add([ArgumentsDelta(0, '{"x"'), ArgumentsDelta(0, ": 1}"), CallEnded(0)])
     said.add([ContentDelta("."), CallBegun(1, "b", "g"), ArgumentsDelta(1, "{}"), CallEnded(1)])
     assert (said.content, said.reasoning) == ("So.", "Hm.")

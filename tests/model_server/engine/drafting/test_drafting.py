@@ -8,13 +8,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.buckets import closed_set
-from model_server.engine.drafting.drafting import REACH, DraftTokens, Drafting, Lookup
+from model_server.engine.drafting.drafting import REACH, Drafting, DraftTokens, Lookup
 from model_server.engine.drafting.odds import Odds
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import new_sequence

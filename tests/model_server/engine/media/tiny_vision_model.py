@@ -38,8 +38,8 @@ from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE, Layout
 from model_server.models.weights.weight import WeightForm, blueprint, leaf_shapes, weight
 from tests.model_server.engine.media.driven import Driven
-from tests.model_server.tiny import PAGE
 from tests.model_server.models.media.whole_media import WholeMedia, hidden_with_media
+from tests.model_server.tiny import PAGE
 
 EMBED, PIECE, PER_ROW, MOST = 32, 5, 2, 64
 GREEDY = Sampling(0.0, 0, 1.0, seed=0)

@@ -1,8 +1,8 @@
 """Measured times of buckets and of steps; prompts keep the mean step within a ratio."""
 
 import pytest
-from hypothesis import strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.timing.step_times import CREDIT_S, GRANT_S, RATIO, Pace, StepTimes

@@ -6,8 +6,8 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from model_server.models.layers.positions import (
     LearnedPositions,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from hypothesis import strategies as st
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from model_server.checkpoints.huggingface.prequantized.scaled_weight import (
     PACKING,
