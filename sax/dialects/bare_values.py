@@ -190,9 +190,7 @@ def read_loose(
             return True
 
 
-def _loose_key(
-    reader: TextReader, quote: str, known: Sequence[str]
-) -> Generator[None, None, bool]:
+def _loose_key(reader: TextReader, quote: str, known: Sequence[str]) -> Generator[None, None, bool]:
     """Read a key up to its colon. False: none stands here, and nothing was read.
 
     known: keys with their colons, which may have any text in them. In others a colon is the end
