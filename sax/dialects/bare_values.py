@@ -86,13 +86,14 @@ def _key(reader: TextReader, form: CallForm, kinds: Kinds) -> Generator[None, No
     firsts = {each.lstrip() for each in begun}
     marked = (key for key in kinds if any(first in key for first in firsts))
     known = {key + behind: key for key in marked for behind in begun}
+    if form.pair[-1:].isspace():
+        yield from reader.blank()
     if found := (yield from reader.literal(*longest_first(known))):
         return known[found]
     key: list[str] = []
     if not (yield from reader.until(tuple(firsts), key.append)):
         return None
-    name = "".join(key)  # without white space that is the form's
-    name = name.lstrip() if form.pair[-1:].isspace() else name
+    name = "".join(key)
     return name.rstrip() if any(colon[0].isspace() for colon in colons) else name
 
 
@@ -190,9 +191,7 @@ def read_loose(
             return True
 
 
-def _loose_key(
-    reader: TextReader, quote: str, known: Sequence[str]
-) -> Generator[None, None, bool]:
+def _loose_key(reader: TextReader, quote: str, known: Sequence[str]) -> Generator[None, None, bool]:
     """Read a key up to its colon. False: none stands here, and nothing was read.
 
     known: keys with their colons, which may have any text in them. In others a colon is the end
