@@ -82,10 +82,9 @@ def opened() -> Opened:
         return Opened(None, "the native kernels are for another jaxlib, build them again")
     for target, kernel in kernels.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
-    loaded.sax_cpu_name.restype = loaded.sax_cpu_measured.restype = ctypes.c_char_p
+    loaded.sax_cpu_name.restype = ctypes.c_char_p
     name = loaded.sax_cpu_name().decode()
-    if speeds := loaded.sax_cpu_measured().decode():
-        logger.info("products of 8 rows in billions of operations per second: %s", speeds)
+    _tell_of_speeds(loaded)
     _tell_of_another_choice(name)
     if (theirs := _workers_kernels()) not in (None, name):
         return Opened(None, f"workers have {theirs or 'no native kernels'}, this machine {name}")
@@ -121,6 +120,12 @@ def _tell_of_another_choice(name: str) -> None:
     wanted = os.environ.get(_CHOICE, "")
     if wanted and name not in wanted.split(","):
         logger.warning("this machine has no kernels %s=%s, it uses %s", _CHOICE, wanted, name)
+
+
+def _tell_of_speeds(loaded: ctypes.CDLL) -> None:
+    loaded.sax_cpu_measured.restype = ctypes.c_char_p
+    if speeds := loaded.sax_cpu_measured().decode():
+        logger.info("products of 8 rows in billions of operations per second: %s", speeds)
 
 
 def library() -> ctypes.CDLL | None:
