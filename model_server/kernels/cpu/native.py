@@ -59,9 +59,7 @@ def opened() -> Opened:
         kernel = getattr(loaded, target)
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
     name = instruction_set(loaded)
-    loaded.sax_cpu_measured.restype = ctypes.c_char_p
-    if speeds := loaded.sax_cpu_measured().decode():
-        logger.info("products of 8 rows in billions of operations per second: %s", speeds)
+    _tell_of_speeds(loaded)
     _tell_of_another_choice(name)
     if (theirs := _workers_kernels()) not in (None, name):
         return Opened(None, f"workers have {theirs or 'no native kernels'}, this machine {name}")
@@ -79,6 +77,12 @@ def _tell_of_another_choice(name: str) -> None:
     wanted = os.environ.get(CHOICE, "")
     if wanted and name not in wanted.split(","):
         logger.warning("this machine has no kernels %s=%s, it uses %s", CHOICE, wanted, name)
+
+
+def _tell_of_speeds(loaded: ctypes.CDLL) -> None:
+    loaded.sax_cpu_measured.restype = ctypes.c_char_p
+    if speeds := loaded.sax_cpu_measured().decode():
+        logger.info("products of 8 rows in billions of operations per second: %s", speeds)
 
 
 def library() -> ctypes.CDLL | None:
