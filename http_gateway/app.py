@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache, partial
-from sax.distribution import version
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -69,6 +68,7 @@ from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
+from sax.distribution import version
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
 from sax.storage.object_store import MeasuredStore

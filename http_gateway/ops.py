@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from sax.distribution import version
 from typing import Any, NotRequired, TypedDict
 
 from fastapi import APIRouter, Request
@@ -23,6 +22,7 @@ from http_gateway.metrics import GatewayMetrics
 from http_gateway.openapi import JSON, OpenAiError, SaxmlError, operation
 from http_gateway.page.routes import asks_for_page, page_reply
 from sax.auth.acl import caller
+from sax.distribution import version
 from sax.errors import SaxError
 from sax.types import PublishedModel, ServableStatus
 

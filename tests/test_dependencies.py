@@ -177,8 +177,7 @@ def said(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[st
 def check_told(done: subprocess.CompletedProcess[str], who: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().endswith(
-        f"{who} needs jax, which is not installed here: pip install '.[cpu]' in a clone "
-        "of sax"
+        f"{who} needs jax, which is not installed here: pip install '.[cpu]' in a clone of sax"
     )
     assert len(done.stderr.strip().splitlines()) == 1
 

@@ -13,7 +13,6 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from sax.distribution import version
 from typing import TypedDict
 
 import msgspec
@@ -39,6 +38,7 @@ from http_gateway.ollama.reply import (
 from http_gateway.ollama.schema import OllamaShow
 from http_gateway.openapi import ALWAYS, JSON, LINES, WITH_MODEL, EventKinds, OllamaError, operation
 from sax.chat import Content
+from sax.distribution import version
 from sax.errors import (
     DeadlineExceeded,
     InvalidRequest,

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sax.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.queues import QUEUE_NAME
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import Object, is_set, label, name_of, number, part, parts, pod_of, text
 from k8s.render.gcloud import install_command
+from sax.finding import OK, PROBLEM, WARNING, Finding
 
 # Checks the releases of the controllers that make and queue sets: those with known faults. Pure.
 #

@@ -6,8 +6,8 @@ Each area has its own file; this one runs them in the order in which one would f
 from __future__ import annotations
 
 from k8s.doctor import cloud, controllers, nodes, queues, servers, workloads
-from sax.finding import WARNING, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
+from sax.finding import WARNING, Finding
 
 _OF_THE_CLUSTER = (
     servers.api_findings,

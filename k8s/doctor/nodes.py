@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sax.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import (
     Object,
@@ -28,6 +27,7 @@ from k8s.render.fields import (
 from k8s.render.gcloud import node_pool_command
 from k8s.render.order import FLEX_START
 from sax.errors import InvalidRequest
+from sax.finding import OK, PROBLEM, WARNING, Finding, some
 from sax.slices import GENERATIONS, NODE_POOL_LABEL, TPU, TpuSlice, slice_of
 
 _ABOUT = "nodes"

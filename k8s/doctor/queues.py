@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sax.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import Object, condition, holds, label, name_of, part, parts, text
+from sax.finding import OK, PROBLEM, WARNING, Finding
 
 _ABOUT = "queue"
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sax.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.snapshot import LOOKS, ClusterNeeds, Look, Snapshot
 from k8s.render.fields import Object, number, part, text
+from sax.finding import OK, PROBLEM, WARNING, Finding
 
 _API = "API server"
 _LEAST = (1, 30)  # for the sleep before a gateway stops

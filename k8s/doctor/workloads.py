@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sax.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.queues import QUEUE_NAME, workloads_of
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import (
@@ -23,6 +22,7 @@ from k8s.render.fields import (
     replicas_of,
     text,
 )
+from sax.finding import OK, PROBLEM, WARNING, Finding, some
 
 _IMAGES = "images"
 _PLACEHOLDER = re.compile(r"PROJECT_ID|PROJECT\b|REGION\b|REPO\b|LOCATION\b|BUCKET_NAME")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from sax.distribution import version
 from typing import Any
 
 from k8s.render.fields import pod_of
@@ -20,6 +19,7 @@ from k8s.render.pathways.component import PROGRAMS, WORKER
 from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
 from k8s.render.rights import MODEL_SERVER, folder_commands, impersonation_commands
+from sax.distribution import version
 from sax.errors import Internal
 from sax.format import on_one_line
 

@@ -11,7 +11,6 @@ import typer
 from sax.cli.commands.acls import getacl, setacl, token
 from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
-from sax.cli.doctor.command import doctor
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.launch import launch
 from sax.cli.commands.listing import ls, status
@@ -22,6 +21,7 @@ from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.sounds import transcribe
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
+from sax.cli.doctor.command import doctor
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.installation import installation
 from sax.cli.local.demo import demo
@@ -77,7 +77,10 @@ def options(
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print what is installed and exit."
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Print what is installed.",
         ),
     ] = False,
 ) -> None:

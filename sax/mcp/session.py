@@ -10,10 +10,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from sax.distribution import version
 from typing import Any, Protocol, cast
 
 import msgspec
+
+from sax.distribution import version
 
 PROTOCOL = "2025-06-18"
 _MOST_PAGES = 16

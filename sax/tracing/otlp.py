@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from sax.distribution import how_to_install, version
 from typing import TYPE_CHECKING
 
+from sax.distribution import how_to_install, version
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Span, Tracer
 

@@ -1,10 +1,10 @@
 from dataclasses import replace
-from sax.distribution import version
 
 import httpx
 import pytest
 
 from http_gateway.config import GatewayConfig
+from sax.distribution import version
 from sax.errors import AdminUnavailable
 from sax.types import Autoscaling, ServableStatus
 from tests.each_case import each_case

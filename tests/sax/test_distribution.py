@@ -67,7 +67,9 @@ def test_extras_that_are_made_of_others_name_them_rightly() -> None:
 
 
 def test_every_text_that_names_an_extra_names_one_of_ours() -> None:
-    named = [(path, each) for path, text in texts() for each in _EXTRA.findall(text)]
+    others = "tests/k8s/page/test_pages.py"  # has a wrong one, which its check must find
+    told = [(path, text) for path, text in texts() if path != others]
+    named = [(path, each) for path, text in told for each in _EXTRA.findall(text)]
     assert len(named) > 15
     assert [each for each in named if not set(each[1].split(",")) <= set(EXTRAS)] == []
 

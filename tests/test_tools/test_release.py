@@ -87,8 +87,11 @@ def test_a_cut_tree_bears_no_other_version_of_its_images(tmp_path: Path) -> None
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     cut(tmp_path, "9.8.7", "2026-11-29")
-    texts = {file: file.read_text() for file in (*tmp_path.rglob("*.yaml"), tmp_path / "Dockerfile")}
-    tagged = [found for text in texts.values() for found in re.findall(r"sax-[\w-]+:[\d.]+", text)]
+    texts = {
+        file: file.read_text() for file in (*tmp_path.rglob("*.yaml"), tmp_path / "Dockerfile")
+    }
+    tag = re.compile(r"sax-[\w-]+:\d+\.\d+\.\d+")
+    tagged = [found for text in texts.values() for found in tag.findall(text)]
     assert len(tagged) > 8
     assert not [each for each in tagged if not each.endswith(":9.8.7")], old
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from k8s.doctor.diagnosis import diagnose
-from sax.finding import OK, Finding
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
+from sax.finding import OK, Finding
 from sax.slices import slice_of
 
 NOTHING = ClusterNeeds()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sax.finding import PROBLEM, WARNING
 from k8s.render.fields import name_of
+from sax.finding import PROBLEM, WARNING
 from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import only, troubles
 from tests.k8s.doctor.snapshots import applied, event, node, pod, pool, well

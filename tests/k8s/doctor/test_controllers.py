@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from k8s.doctor.controllers import FAULTS, outdated, told
-from sax.finding import PROBLEM, WARNING
 from k8s.doctor.snapshot import ClusterNeeds
 from k8s.render.gcloud import LEAST
+from sax.finding import PROBLEM, WARNING
 from tests.demo_model import ROOT
 from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import only, troubles

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s.doctor.diagnosis import diagnose
-from sax.finding import OK, PROBLEM, WARNING, worst
 from k8s.doctor.snapshot import LOOKS, Snapshot
+from sax.finding import OK, PROBLEM, WARNING, worst
 from tests.k8s.doctor.diagnosing import NOTHING, TUTORIAL, only, troubles
 from tests.k8s.doctor.snapshots import SERVED, applied, definition, well
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sax.finding import PROBLEM, WARNING
 from k8s.doctor.snapshot import ClusterNeeds
+from sax.finding import PROBLEM, WARNING
 from sax.slices import slice_of
 from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import TUTORIAL, only, troubles

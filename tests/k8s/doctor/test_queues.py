@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from k8s.doctor.diagnosis import diagnose
-from sax.finding import OK, PROBLEM, WARNING
 from k8s.doctor.snapshot import Snapshot
+from sax.finding import OK, PROBLEM, WARNING
 from tests.k8s.doctor.diagnosing import NOTHING, only, troubles
 from tests.k8s.doctor.snapshots import applied, well, with_kueue
 

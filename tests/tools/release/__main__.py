@@ -5,10 +5,10 @@
     python -m tests.tools.release cut v0.2.0                # write the version into this tree
     python -m tests.tools.release notes v0.2.0              # print its section of the changelog
 
-`rehearse` copies the tree, cuts the version there, builds the sdist and a wheel for Linux x86-64 and
-arm64 (Zig compiles both) and one for every other machine, checks them, installs this machine's wheel
-into an empty environment, asks the model there, and writes the SBOM of that environment and the sums
-of all files. It needs the dependency group `release`.
+`rehearse` copies the tree, cuts the version there, builds the sdist, wheels for Linux x86-64 and
+arm64 (Zig compiles both) and one for other machines, checks them, installs this machine's wheel
+into an empty environment, asks the model there, and writes the SBOM of that environment and the
+sums of all files. It needs the dependency group `release`.
 """
 
 from __future__ import annotations

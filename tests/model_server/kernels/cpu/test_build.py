@@ -51,10 +51,15 @@ def test_a_wheel_without_the_library_is_for_every_machine(monkeypatch: pytest.Mo
 
 
 def test_the_library_is_named_without_the_python_that_built_it() -> None:
-    assert BuildNative(distribution()).get_ext_filename("a._native") in ("a/_native.so", r"a\_native.pyd")
+    assert BuildNative(distribution()).get_ext_filename("a._native") in (
+        "a/_native.so",
+        r"a\_native.pyd",
+    )
 
 
-@pytest.mark.parametrize(("given", "kept"), [("0123abc", "0123abc\n"), ("unknown", "\n"), ("", "\n")])
+@pytest.mark.parametrize(
+    ("given", "kept"), [("0123abc", "0123abc\n"), ("unknown", "\n"), ("", "\n")]
+)
 def test_a_wheel_bears_the_commit_that_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, kept: str
 ) -> None:
