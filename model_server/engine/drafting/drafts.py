@@ -1,8 +1,8 @@
 """A draft model's tokens: the chance that they are right, and what they cost. Pure.
 
 Unlike a lookup, it is only known to be right or wrong once it was asked, and asking takes time. So
-its odds fade back to what is assumed of any draft model while it is not asked, and it is tried
-again.
+its odds and its time fade back to what is assumed and was measured at load while it is not asked,
+and it is tried again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from model_server.engine.sequence import Sequence as Running
 _FIRST = (0.6, 0.65, 0.7, 0.75, 0.8)  # assumed of a draft model: after 0, 1, 2, 4, 8 right ones
 _FADE = 0.005  # per step in which it is not asked
 _NEW = 0.25  # weight of one more measured time
+_MOST = 3.0  # times what was expected: what took longer counts as this, as it was something else
 
 
 class Drafts:
@@ -62,7 +63,7 @@ class Drafts:
         made: Proposals = self._runner.do(Propose(beginnings)).result()
         self._spent_s += made.seconds
         if expected_s:
-            self._ratio *= 1 + _NEW * (made.seconds / expected_s - 1)
+            self._ratio *= 1 + _NEW * (min(made.seconds / expected_s, _MOST) - 1)
         self._runs = {each.id: 0 for each, _ in wanted}
         self._asked = frozenset(self._runs)
         return {each.id: tokens for (each, _), tokens in zip(wanted, made.tokens, strict=True)}
@@ -92,6 +93,7 @@ class Drafts:
 
     def rest(self) -> None:
         """Note that nobody was asked before a step that could have tried draft tokens."""
+        self._ratio += _FADE * (1.0 - self._ratio)
         self._odds.fade(_FADE)
         for odds in self._own.values():
             odds.fade(_FADE)

@@ -72,7 +72,10 @@ DSML = CallForm(
     tail="\n</invoke>",
     end="\n</calls>",
     pair='\n<parameter name="',
-    colon={"string": '" string="true">', "number": '" string="false">'},
+    colon={
+        "string": '" string="true">',
+        **dict.fromkeys(("number", "boolean", "null", "array", "object"), '" string="false">'),
+    },
     close="</parameter>",
 )
 GEMMA_4 = CallForm(

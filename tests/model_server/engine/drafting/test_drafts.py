@@ -87,6 +87,27 @@ def test_a_draft_model_that_is_wrong_is_asked_seldom_but_again() -> None:
     assert drafts.proposed < 100
 
 
+class Slow(FakeDraftedRunner):
+    """Its first proposals take as long as many steps."""
+
+    slow = 1
+
+    def propose(self, op: Propose) -> Proposals:
+        made = super().propose(op)
+        self.slow -= 1
+        return made if self.slow < 0 else Proposals(made.tokens, 1000 * made.seconds)
+
+
+@pytest.mark.parametrize(("slow", "least"), [(1, 200), (20, 30)])
+def test_a_draft_model_that_was_slow_for_a_while_is_asked_again(slow: int, least: int) -> None:
+    limits = limits_of(slots=8, pages=300, max_context=600)
+    asks, device = [Ask(ask_for((5, 8), 500))], Slow(limits)
+    device.slow = slow
+    trace, drafts = drafted(limits, asks, device)
+    assert_answers(trace, asks)
+    assert drafts.accepted > least
+
+
 def test_a_full_batch_asks_nobody() -> None:
     limits = limits_of(slots=4)
     asks = [Ask(ask_for((7, 7, 7, 7, 7, 7), 12)) for _ in range(4)]
