@@ -164,7 +164,8 @@ def test_of_several_instruction_sets_one_that_is_clearly_faster_is_used() -> Non
     for names in ("portable,amx_model", "amx_model,portable", "avx1024,portable,amx_model"):
         assert choose(names)
         used, library = native.in_use(), native.library()
-        assert used is not None and library is not None
+        assert used is not None
+        assert library is not None
         assert used.instructions == "portable"
         told = library.sax_cpu_measured().decode()
         assert sorted(each.split()[0] for each in told.split(", ")) == ["amx_model", "portable"]

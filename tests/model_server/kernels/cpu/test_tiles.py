@@ -27,7 +27,11 @@ from model_server.kernels.cpu.tiles import (
 )
 from model_server.models.weights.quantization import quantize
 from tests.each_case import Failures
-from tests.model_server.kernels.cpu.instruction_sets import TILE_NAMES, InstructionSets, product_sets
+from tests.model_server.kernels.cpu.instruction_sets import (
+    TILE_NAMES,
+    InstructionSets,
+    product_sets,
+)
 
 __all__ = ["product_sets"]
 
