@@ -166,7 +166,8 @@ class LmLoad(LanguageLoad):
         lowers = self.deployment.program.programs(self.deployment.buckets)
         with closing(CompiledAhead(lowers, self.start or programs)) as ahead:
             runner = self._build(ahead, report)
-        runner.idle_warmups = bool(self.start and self.start.seconds)
+        if self.start is not None and self.start.seconds:
+            runner.warm_idly()
         return runner
 
     def _build(self, programs: Programs, report: Report) -> ModelRunner:
@@ -333,16 +334,19 @@ def run_all(runner: Runner, report: Report) -> None:
 def measure(
     runner: Runner, deployment: Deployment, name: str, start: StartPrograms | None = None
 ) -> StepTimes | None:
-    """Measure every bucket, on all hosts of a replica together, unless the last start did.
+    """Measure every bucket, on all hosts of a replica together.
 
-    start: keeps what was measured. Returns None for a runner without buckets of its own.
+    start: what the last one measured holds if it is less: the machine was busy with something else
+    since. It keeps the times. Returns None for a runner without buckets of its own.
     """
     buckets = deployment.buckets
-    seconds = () if start is None else start.seconds
+    before = () if start is None else start.seconds
+    runs = 1 if before else _MEASURED_RUNS
     try:
-        if not seconds:
-            numbers = range(min(runner.warmups, len(buckets)))
-            seconds = tuple(_seconds(runner, index) for index in numbers)
+        numbers = range(min(runner.warmups, len(buckets)))
+        seconds = tuple(_seconds(runner, index, runs) for index in numbers)
+        if len(before) == len(seconds):
+            seconds = tuple(map(min, seconds, before))
         if start is not None:
             start.keep(seconds)
     except BaseException:
@@ -362,10 +366,10 @@ def told_draft_tokens(limits: EngineLimits) -> str:
     return f"up to {most} draft tokens of a sequence in steps of {rows} rows"
 
 
-def _seconds(runner: Runner, index: int) -> float:
-    """Return the shortest of some runs: longer ones were disturbed."""
+def _seconds(runner: Runner, index: int, most: int) -> float:
+    """Return the shortest of at most so many runs: longer ones were disturbed."""
     runs: list[float] = []
-    for _ in range(_MEASURED_RUNS):
+    for _ in range(most):
         began_s = time.perf_counter()
         runner.warm(index)
         runs.append(time.perf_counter() - began_s)

@@ -28,6 +28,7 @@ from model_server.programs.ready_programs import digest_of_text
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+_LESS = 0.9  # of the seconds of a step, which are worth writing the file again
 
 
 class StartPrograms:
@@ -65,7 +66,7 @@ class StartPrograms:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """What steps took in the last start, if all programs were loaded by name; else nothing."""
+        """The least that steps took in the last starts, if all programs are theirs; else ()."""
         return self._last.seconds if self._is_the_last and not self._left else ()
 
     @property
@@ -76,7 +77,7 @@ class StartPrograms:
         """Keep these programs for the next start, and what steps take; once all have run."""
         if self._unfit:
             logger.warning("%s: compiled again: %s", self._path, self._unfit)
-        if self._is_the_last and seconds == self._last.seconds:
+        if self._is_the_last and not self._is_news(seconds):
             mark_used(self._path)
         elif not self._write(LastStart(self._key, self._made, tuple(seconds))):
             return
@@ -85,6 +86,12 @@ class StartPrograms:
             *(self._model, self._asked, self._asked - self._compiled, self._path, self._compiled),
         )
         self._last, self._by_text, self._made = LastStart(), {}, {}  # some megabytes
+
+    def _is_news(self, seconds: Sequence[float]) -> bool:
+        """Return True if steps took a good deal less than was known."""
+        known = self._last.seconds
+        pairs = zip(seconds, known, strict=False)
+        return len(seconds) != len(known) or any(now < _LESS * before for now, before in pairs)
 
     def _write(self, start: LastStart) -> bool:
         try:

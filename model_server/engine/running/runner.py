@@ -25,7 +25,7 @@ _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 class ModelRunner(CompiledSteps):
     """What a load and an unload do with a runner of steps."""
 
-    idle_warmups = False  # `warm` computes no rows: what steps take is known
+    _idle: frozenset[Bucket] = frozenset()  # buckets whose next warm-up computes no rows
 
     @property
     def leaves(self) -> tuple[jax.Array, ...]:
@@ -94,9 +94,15 @@ class ModelRunner(CompiledSteps):
         self.write_masks((), self.layouts[bucket].logit_rows)
         jax.block_until_ready(self.chosen(made))
 
+    def warm_idly(self) -> None:
+        """Let the first warm-up of each bucket compute no rows: it links, which is all it is for
+        where the last start has measured."""
+        self._idle = frozenset(self._buckets)
+
     def _warm_vector(self, bucket: Bucket) -> np.ndarray:
-        layout = self.layouts[bucket]
-        return self.arrays.idle(layout) if self.idle_warmups else self.arrays.full(layout)
+        layout, idle = self.layouts[bucket], bucket in self._idle
+        self._idle -= {bucket}
+        return self.arrays.idle(layout) if idle else self.arrays.full(layout)
 
     @property
     def part_warmups(self) -> int:

@@ -30,7 +30,13 @@ def deployed(config: ModelServerConfig = CONFIG, **overrides: str) -> Deployment
 def key_of(
     made: Deployment, config: Mapping[str, Any] | None = None, path: str = LM, **overrides: str
 ) -> StartKey:
-    spec = ModelSpec("/sax/test/m", path, "None", 1, overrides)
+    spec = ModelSpec(
+        model_id="/sax/test/m",
+        model_path=path,
+        checkpoint="None",
+        replicas=1,
+        overrides=overrides,
+    )
     weights = made.blueprint.declarations
     return start_key.start_key(spec, config, made.layout, made.program, weights, made.buckets)
 
@@ -53,7 +59,7 @@ def test_other_models_other_flags_and_other_configurations_have_other_files(
         key_of(made, {"rope_theta": 1.0}),
         key_of(made, {"rope_theta": 2.0}),
         key_of(made, LOGITS_SOFTCAP="1.0"),
-        key_of(deployed(DTYPE='"float32"')),
+        key_of(deployed(DTYPE='"bfloat16"')),
         key_of(deployed(SPECULATION='"off"')),
         key_of(deployed(replace(CONFIG, slots=3))),
         key_of(deployed(replace(CONFIG, page_size=16))),
