@@ -29,8 +29,7 @@ def test_where_jax_is_nothing_is_missing() -> None:
 def test_where_it_is_not_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     assert missing_model_server("`sax up`") == (
-        "`sax up` needs jax, which is not installed here: pip install '.[cpu]' in a clone "
-        "of sax"
+        "`sax up` needs jax, which is not installed here: pip install '.[cpu]' in a clone of sax"
     )
 
 
