@@ -195,7 +195,7 @@ def timer_of_gateway(connection: socket.socket) -> str:
     return timer.partition(":")[0]
 
 
-ASK = b"ASK /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+ASK = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Files:
