@@ -103,6 +103,7 @@ def test_bits_of_a_row_do_not_depend_on_how_many_there_are() -> None:
 
 
 def test_the_last_numbers_are_multiplied_with_no_other_tiles_weights() -> None:
+    multiplied(numbers(5, 64) * np.nan, halves(numbers(48, 64)))  # what lay in memory before
     x, weight = numbers(5, 41), halves(numbers(48, 41))
     weight[16:] = np.nan
     made = multiplied(x, weight)
