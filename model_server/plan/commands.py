@@ -28,7 +28,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line (entry point of `sax.commands`)."""
     for command in (plan, precompile, convert, inspect, pull, models, rm):
         app.command()(command)
-    CHECKS["kernels"] = kernels
 
 
 def kernels() -> Finding:
@@ -42,6 +41,9 @@ def kernels() -> Finding:
         f"XLA's: {found.reason}",
         "models run, but slower; docs/explanation/cpu.md says how the native kernels are built",
     )
+
+
+CHECKS["kernels"] = kernels
 
 
 def convert(

@@ -47,14 +47,15 @@ def test_the_version_is_told_with_its_build_kernels_and_jax() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("word", ["--version", "doctor"])
-def test_neither_imports_jax(word: str) -> None:
+@pytest.mark.parametrize(("word", "loaded"), [("--version", "[]"), ("doctor", "['sax.cli.main']")])
+def test_neither_imports_jax_and_the_version_no_commands(word: str, loaded: str) -> None:
     script = (
-        "import sys\nfrom sax.cli.main import main\n"
+        "import sys\nfrom sax.cli.start import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print('jax' in sys.modules, 'jaxlib' in sys.modules)"
+        "print([each for each in ('jax', 'jaxlib', 'sax.cli.main') if each in sys.modules])"
     )
     done = subprocess.run(
         (sys.executable, "-c", script, word), capture_output=True, text=True, cwd=ROOT
     )
-    assert done.stdout.splitlines()[-1] == "False False", done.stderr
+    assert CHECKS["kernels"]().text in done.stdout
+    assert done.stdout.splitlines()[-1] == loaded, done.stderr
