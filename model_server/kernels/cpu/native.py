@@ -99,9 +99,7 @@ def in_use() -> InUse | None:
     loaded = library()
     if loaded is None:
         return None
-    return InUse(
-        instruction_set(loaded), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles()
-    )
+    return InUse(instruction_set(loaded), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles())
 
 
 def described() -> str:

@@ -80,7 +80,7 @@ def deadly_grammars(cell: Cell) -> str:
     )
 
 
-# A model keeps its last 128 compiled constraints; a minute of them is a third of what an hour fills.
+# A model keeps its last 128 compiled constraints, which fill in the course of an hour.
 @row(
     f"random grammars, schemas and templates' variables for {FUZZ_S:.0f} s",
     most_kept=128 << 20,
