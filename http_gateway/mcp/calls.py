@@ -76,10 +76,10 @@ class McpCalls:
         outcome = None  # of a call that was cancelled
         try:
             outcome = await self._outcome(server, name, arguments)
+            return outcome
         finally:
             if done is not None:
                 done("failed" if outcome is not None and outcome.failed else "")
-        return outcome
 
     async def _outcome(self, server: NamedServer, name: str, arguments: str) -> McpOutcome:
         try:
