@@ -156,7 +156,7 @@ def test_a_block_longer_than_whole_numbers_hold_is_summed_in_parts() -> None:
     form = ByteForm((16, inputs), inputs, 8, False)
     blocks = quantize(np.ones((16, inputs), np.float32), Packing("int8", None, False))
     tiles = jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
-    made = byte_product(form, jnp.ones((4, inputs)), tiles)
+    made = np.asarray(byte_product(form, jnp.ones((4, inputs)), tiles))
     np.testing.assert_allclose(made, np.full((4, 16), inputs), rtol=1e-3)
 
 
