@@ -1,4 +1,4 @@
-"""Which loads keep their programs for the next start, and where: one process on CPUs, by its flags."""
+"""Which loads keep their programs for the next start, and where."""
 
 from __future__ import annotations
 

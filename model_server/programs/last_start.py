@@ -1,7 +1,7 @@
 """File with the programs of a model's last start on this machine.
 
-A digest of the rest, then the rest in MessagePack. It is replaced as a whole, so that servers of one
-model share it; a file that was cut or changed is known by its digest.
+A digest of the rest, then the rest in MessagePack. It is replaced as a whole, so that servers of
+one model share it; a file that was cut or changed is known by its digest.
 """
 
 from __future__ import annotations

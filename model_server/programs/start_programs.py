@@ -1,8 +1,8 @@
 """Programs of a model's steps: those of its last start, loaded, and others, compiled and kept.
 
 If the key of the last start is this one's, its programs are loaded by name: nothing is traced or
-lowered. Otherwise each is traced and looked up by its text, as in a set that was compiled ahead. One
-load uses one instance.
+lowered. Otherwise each is traced and looked up by its text, as in a set that was compiled ahead.
+One load uses one instance.
 """
 
 from __future__ import annotations
