@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
+from model_server.engine.step_program import StepProgram
+from model_server.engine.versions import versions
 from model_server.islands.proxy_backend import is_proxied
+from model_server.kernels.cpu import native
 from model_server.loading.deployment import Deployment
+from model_server.models.weights.sharding import Layout
+from model_server.models.weights.weight import Declaration
 from model_server.programs.last_start import file_of
-from model_server.programs.start_key import start_key
+from model_server.programs.manifest import flat
 from model_server.programs.start_programs import StartPrograms
+from model_server.programs.surroundings import digest_of, keys_of
 from sax.types import ModelSpec
 
 _FOLDER = "starts"
+_LIBRARIES = ("flax", "numpy", "ml_dtypes")  # beside jax, that tracing runs through
+_VARIABLES = ("NPROC", "SAX_CPU_KERNELS", "SAX_CPU_LIBRARY", "SAX_CPU_THREADS")
 
 
 def start_programs(
@@ -65,3 +82,72 @@ def _is_alone(deployment: Deployment) -> bool:
     here = deployment.layout.platform == "cpu" and jax.process_count() == 1 and not is_proxied()
     plain = deployment.draft is None and deployment.encoder is None and deployment.stage is None
     return here and plain
+
+
+class StartKey(NamedTuple):
+    model: str  # what tells a model, with its limits, from others
+    whole: str  # the same, with the versions, the machine and the settings that compile it
+
+
+def start_key(
+    spec: ModelSpec,
+    config: Mapping[str, Any] | None,
+    layout: Layout,
+    program: StepProgram,
+    weights: Sequence[Declaration],
+    buckets: Sequence[Bucket],
+) -> StartKey:
+    """config: of the checkpoint; None: random weights. weights: as the model declares them."""
+    model = _digest(
+        (
+            spec.model_path,
+            json.dumps(dict(spec.overrides), sort_keys=True),
+            json.dumps(config and dict(config), sort_keys=True, default=repr),
+            json.dumps(flat(program.limits), sort_keys=True, default=repr),
+            *map(str, buckets),
+            *map(_told, weights),
+            digest_of(program.leaves),
+            digest_of(jax.tree.leaves((program.pages, program.state))),
+            repr(layout.rules),
+        )
+    )
+    return StartKey(model[:24], _digest((model, *_surroundings(layout))))
+
+
+def _told(weight: Declaration) -> str:
+    form = weight.packing, weight.is_tiled, weight.low_rank is None
+    return f"{weight.path} {weight.shape} {jnp.dtype(weight.dtype)} {weight.axes} {form}"
+
+
+def _surroundings(layout: Layout) -> Iterable[str]:
+    """Yield what programs depend on beside the model: a stable text for each."""
+    yield json.dumps(versions(), sort_keys=True)
+    yield " ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    yield repr(keys_of(layout))
+    yield native.described()
+    yield f"{_cores()} cores"  # XLA divides what a program does over them
+    yield _processor()
+    for name in _VARIABLES:
+        yield f"{name}={os.environ.get(name)}"
+    for name, value in sorted(jax.config.values.items()):
+        if "cache" not in name:  # where programs are found is not what they are
+            yield f"{name}={value}"
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of the processor, by which the seconds of steps differ; "": unknown."""
+    with suppress(OSError):
+        names = (line for line in cpuinfo.read_text().splitlines() if line.startswith("model name"))
+        return next(names, "")
+    return ""
+
+
+def _digest(parts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)} {part}\n".encode())
+    return digest.hexdigest()

@@ -10,12 +10,12 @@ import jax
 import pytest
 
 from model_server.config import ModelServerConfig
+from model_server.loading import start_loading
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.start_loading import StartKey
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
-from model_server.programs import start_key
-from model_server.programs.start_key import StartKey
 from sax.types import ModelSpec
 from tests.model_server.multihost.staged import LM, TINY
 
@@ -38,7 +38,7 @@ def key_of(
         overrides=overrides,
     )
     weights = made.blueprint.declarations
-    return start_key.start_key(spec, config, made.layout, made.program, weights, made.buckets)
+    return start_loading.start_key(spec, config, made.layout, made.program, weights, made.buckets)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_another_machine_setting_or_version_is_another_key_of_the_same_file(
         ("native.described", "avx2, 1 threads"),
     ):
         with monkeypatch.context() as other:
-            other.setattr(f"model_server.programs.start_key.{place}", lambda value=value: value)
+            other.setattr(f"model_server.loading.start_loading.{place}", lambda value=value: value)
             keys.append(key_of(made))
     with jax.default_matmul_precision("float32"):
         keys.append(key_of(made))
