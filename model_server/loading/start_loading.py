@@ -1,4 +1,8 @@
-"""Which loads keep their programs for the next start, and where."""
+"""Which loads keep their programs for the next start, where, and under which key.
+
+The key is known without tracing any. It holds more than what can change the programs: a key that
+differs costs a start some seconds, one that does not tell two apart would give wrong answers.
+"""
 
 from __future__ import annotations
 
