@@ -41,7 +41,8 @@ def commit() -> str:
 def how_to_install(extra: str) -> str:
     """Return the command that adds an extra: by name only if this came from an index by name."""
     found = _installed()
-    if found is None or found.read_text("direct_url.json") is not None:
+    # A folder of metadata in a clone, which setuptools writes, does not tell where it came from.
+    if clone() or found is None or found.read_text("direct_url.json") is not None:
         return f"pip install '.[{extra}]' in a clone of sax"
     return f"pip install '{NAME}[{extra}]'"
 

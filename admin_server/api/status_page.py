@@ -317,7 +317,7 @@ def build_app(role: AdminRole, clock: Callable[[], float], host: str = "127.0.0.
         found = page_files(_PACKAGE).get(request.path_params.get("name", _INDEX))
         if found is None:
             return Response("the page has no such file", 404, media_type="text/plain")
-        return found.reply(request.headers)
+        return Response(**found.reply(request.headers)._asdict())
 
     async def status(request: Request) -> Response:
         try:

@@ -29,14 +29,14 @@ class PageRoutes:
         found = page_files(_PACKAGE).get(name)
         if found is None or name == _INDEX:
             raise HTTPException(404, "the page has no such file")
-        return found.reply(request.headers)
+        return Response(**found.reply(request.headers)._asdict())
 
 
 def page_reply(request: Request) -> Response:
     """Return the page itself."""
     reply = page_files(_PACKAGE)[_INDEX].reply(request.headers)
     reply.headers["vary"] = "accept, accept-encoding"
-    return reply
+    return Response(**reply._asdict())
 
 
 def asks_for_page(scope: Scope) -> bool:

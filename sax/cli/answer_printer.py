@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 
-from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
@@ -32,7 +31,6 @@ class MarkdownText:
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, theme=_THEME)
-        self._blocks = MarkdownIt().enable("table")
         self._live = Live(
             console=self._console, transient=True, refresh_per_second=12, vertical_overflow="crop"
         )
@@ -65,7 +63,7 @@ class MarkdownText:
         """Blocks end their lines themselves."""
 
     def _start_of_last_block(self) -> int:
-        tops = [each.map for each in self._blocks.parse(self._rest) if each.level == 0 and each.map]
+        tops = [each.map for each in Markdown(self._rest).parsed if each.level == 0 and each.map]
         line = tops[-1][0] if len(tops) > 1 else 0
         return sum(map(len, self._rest.splitlines(keepends=True)[:line]))
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-
-from starlette.responses import Response
+from typing import NamedTuple
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -37,21 +36,28 @@ PAGE_HEADERS = {
 }
 
 
+class PageReply(NamedTuple):
+    status_code: int
+    content: bytes
+    headers: dict[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class PageFile:
     body: bytes
     media_type: str
     tag: str  # of HTTP's ETag, quotes included
 
-    def reply(self, headers: Mapping[str, str]) -> Response:
-        """Return the file to a request with these headers: compressed, or that it is known."""
+    def reply(self, headers: Mapping[str, str]) -> PageReply:
+        """Answer a request with these headers: the file, compressed if it may be, or that it is
+        known."""
         told = {**PAGE_HEADERS, "etag": self.tag, "vary": "accept-encoding"}
         if self._is_known(headers.get("if-none-match", "")):
-            return Response(status_code=304, headers=told)
+            return PageReply(304, b"", told)
+        told["content-type"] = self.media_type
         if "gzip" not in headers.get("accept-encoding", ""):
-            return Response(self.body, media_type=self.media_type, headers=told)
-        told["content-encoding"] = "gzip"
-        return Response(_packed(self.body), media_type=self.media_type, headers=told)
+            return PageReply(200, self.body, told)
+        return PageReply(200, _packed(self.body), {**told, "content-encoding": "gzip"})
 
     def _is_known(self, if_none_match: str) -> bool:
         """True if the header names this very content."""

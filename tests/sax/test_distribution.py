@@ -89,8 +89,10 @@ def test_an_installation_tells_its_version(installed: Path) -> None:
 
 
 def test_what_came_from_an_index_by_name_gets_more_from_there_and_a_clone_from_itself(
-    installed: Path,
+    installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert how_to_install("cpu") == "pip install '.[cpu]' in a clone of sax"
+    monkeypatch.setattr(distribution, "_PROJECT", installed / "pyproject.toml")
     assert how_to_install("cpu") == f"pip install '{NAME}[cpu]'"
     (installed / "direct_url.json").write_text('{"url": "file:///src/sax", "dir_info": {}}')
     assert how_to_install("cpu") == "pip install '.[cpu]' in a clone of sax"
