@@ -58,6 +58,7 @@ class BackgroundRuns:
         self._limiter = limiter
         self._pace = pace or BackgroundPace()
         self._runs: dict[Place, asyncio.Task[None]] = {}
+        self._answering: set[Place] = set()  # of those: whose end nobody can have seen
         self._outcomes: dict[Place, Callable[[], StoredResponse]] = {}
         self._seen: dict[Place, tuple[bytes, float]] = {}  # last sign of life, and since when
 
@@ -79,19 +80,21 @@ class BackgroundRuns:
             work.close()
             raise
         self._outcomes[place] = outcome
+        self._answering.add(place)
         self._runs[place] = asyncio.create_task(self._run(place, kept, work))
         self._runs[place].add_done_callback(lambda _: self._forget(place))
 
     def _forget(self, place: Place) -> None:
         del self._runs[place], self._outcomes[place]
+        self._answering.discard(place)
 
     def _check_room(self, kept: StoredResponse) -> None:
         owner = self._stored.place(kept.id)[0]
-        of_owner = sum(place[0] == owner for place in self._runs)
-        if len(self._runs) >= self._pace.most or of_owner >= self._pace.most_of_owner:
+        of_owner = sum(place[0] == owner for place in self._answering)
+        if len(self._answering) >= self._pace.most or of_owner >= self._pace.most_of_owner:
             raise QueueFull(
                 f"{of_owner} responses of this key are answered in the background here, and "
-                f"{len(self._runs)} of all; at most {self._pace.most_of_owner} and "
+                f"{len(self._answering)} of all; at most {self._pace.most_of_owner} and "
                 f"{self._pace.most} are at once: wait for one to end",
                 param="background",
                 retry_after_s=_RETRY_S,
@@ -114,7 +117,9 @@ class BackgroundRuns:
         try:
             # Cancelled by its client, here or elsewhere, or as the gateway ends, it is finished by
             # `cancel` or `_end`.
-            await self._finish(place, await self._outcome(place, kept, work))
+            ended = await self._outcome(place, kept, work)
+            self._answering.discard(place)  # who sees the end may begin another at once
+            await self._finish(place, ended)
         finally:
             await stop(beats)
             self._charge(caller(), record.tokens)
