@@ -96,7 +96,9 @@ def test_damaged_and_foreign_files_are_told_once_and_rebuilt(
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert started(path) == RIGHT
-        assert len(caplog.records) == 1, caplog.text
+        # Of this module alone: a model of another test may still be watched for compiles.
+        told = [each for each in caplog.records if each.name == StartPrograms.__module__]
+        assert len(told) == 1, caplog.text
         assert started(path, lower=lambda _: untraced) == RIGHT
 
 
