@@ -133,10 +133,10 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Cell) -> Non
         keys.press("Alt+n")
         assert page.locator(".message").count() == 0
         order: list[str] = []
-        for _ in range(4):
+        for _ in range(6):
             order.append(page.evaluate(focus))
             keys.press("Shift+Tab")
-        assert order == ["prompt", "transcript", "new-chat", "model"]
+        assert order == ["prompt", "attach", "transcript", "share-open", "new-chat", "model"]
 
 
 def test_the_admins_status_page_has_the_same_look(browser: Any, served: Cell) -> None:

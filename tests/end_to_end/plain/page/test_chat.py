@@ -156,7 +156,7 @@ def test_a_call_is_a_card_and_its_result_goes_back(caller: Any) -> None:
     page = caller
     page.get_by_text("Tools", exact=True).click()
     page.fill("#tools", "not JSON")
-    assert "not JSON" in page.locator("#settings .trouble").inner_text()
+    assert "not JSON" in page.locator("#settings .trouble:visible").inner_text()
     page.fill("#tools", json.dumps(TOOLS[:1]))
     page.select_option("#tool-choice", "required")
     answer = ask(page, "The weather in Oslo?", temperature="0", max_tokens="120")
