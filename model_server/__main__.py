@@ -7,13 +7,12 @@ variables that it reads are set.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from model_server.config import HUNG, ModelServerConfig, drained_status
@@ -93,17 +92,6 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     with contextlib.suppress(RuntimeError, AssertionError):  # no devices: `serve` says so
         lower_compilers()
     return serve(config, make_loader(config), page) is not None
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector away from imports: what they make stays."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def leave(status: int) -> NoReturn:

@@ -41,7 +41,7 @@ class SlotState(NamedTuple):
 
 
 class RowEdits(NamedTuple):
-    """How the logits of each row are edited before a token is chosen."""
+    """Edits of each row's logits before a token is chosen."""
 
     slot: jax.Array  # i32[R]
     position: jax.Array  # i32[R], of the token to choose

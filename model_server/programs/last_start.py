@@ -32,7 +32,7 @@ class MadeProgram(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastStart(msgspec.Struct, frozen=True, array_like=True):
-    """What a start compiled and measured."""
+    """Programs of a start, and the seconds of its steps."""
 
     key: str = ""  # of all that its programs depend on
     programs: Mapping[str, MadeProgram] = {}  # by name

@@ -1,4 +1,4 @@
-"""How an answer is printed: as Markdown on a terminal, and divided where it may call tools."""
+"""Printers of answers: Markdown on a terminal, and answers that may call tools."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _tell_cut(finish_reason: str | None) -> None:
 
 
 class AnswerText(Protocol):
-    """Where the text of an answer is shown, as a context."""
+    """Shows the text of one answer; a context manager."""
 
     def __enter__(self) -> AnswerText: ...
 

@@ -1,4 +1,4 @@
-"""What `sax --version` prints: version, build, native kernels, jax and Python; imports no jax."""
+"""Text of `sax --version`: version, build, native kernels, jax and Python. Imports no jax."""
 
 from __future__ import annotations
 

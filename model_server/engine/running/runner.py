@@ -23,7 +23,7 @@ _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class ModelRunner(CompiledSteps):
-    """What a load and an unload do with a runner of steps."""
+    """Runner of steps, with what loads and unloads call."""
 
     _idle: frozenset[Bucket] = frozenset()  # buckets whose next warm-up computes no rows
 
