@@ -105,7 +105,8 @@ class Conversation:
             session=self.session,
         )
         if self.tools is None:
-            print_answer(self.client.generate(request), stream=self.stream, parts=parts)
+            chunks = self.client.generate(request)
+            print_answer(chunks, stream=self.stream, parts=parts, shown=answer_text())
             return Message("assistant", "".join(parts))
         choice = ToolChoice.AUTO if calls else ToolChoice.NONE
         chat = ChatOptions(tools=self.tools.tools, tool_choice=choice, divided=True)
@@ -121,12 +122,16 @@ class Conversation:
 
 
 def print_answer(
-    chunks: Iterable[TokenChunk], *, stream: bool, parts: list[str] | None = None
+    chunks: Iterable[TokenChunk],
+    *,
+    stream: bool,
+    parts: list[str] | None = None,
+    shown: AnswerText | None = None,
 ) -> None:
     """Print a stream and a newline on stdout, and say if it was cut; add its texts to `parts` as
-    they come."""
+    they come. shown: prints the texts; plainly by default, since a completion is no Markdown."""
     texts, finish_reason = [] if parts is None else parts, None
-    with unseen_keys(), answer_text() as shown:
+    with unseen_keys(), shown or PlainText() as shown:
         for chunk in chunks:
             texts.append(chunk.text)
             finish_reason = chunk.finish_reason

@@ -255,3 +255,11 @@ def test_an_answer_that_was_cut_says_so_and_ollamas_words_work(cell: FakeCell, c
     assert cell.asked[-1].sampling.max_tokens is None
     terminal.type("/bye\n")
     assert terminal.close() == 0
+
+
+@pytest.mark.extended
+def test_a_completion_is_printed_as_it_is(cell: FakeCell, tmp_path: Path) -> None:
+    words = ("generate", "m", "a **bold** word", "--admin", cell.address)
+    terminal = Terminal(*words, state=tmp_path, term="xterm")
+    terminal.expect("A \\*\\*BOLD\\*\\* WORD")
+    assert terminal.close() == 0
