@@ -35,7 +35,7 @@ FLAGS = [
     "-Wall",
     "-Wextra",
     "-Wno-unknown-warning-option",
-    "-Wno-maybe-uninitialized",  # of gcc's own headers
+    *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # of gcc's own headers
 ]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [

@@ -261,5 +261,6 @@ def test_an_answer_that_was_cut_says_so_and_ollamas_words_work(cell: FakeCell, c
 def test_a_completion_is_printed_as_it_is(cell: FakeCell, tmp_path: Path) -> None:
     words = ("generate", "m", "a **bold** word", "--admin", cell.address)
     terminal = Terminal(*words, state=tmp_path, term="xterm")
-    terminal.expect("A \\*\\*BOLD\\*\\* WORD")
+    printed = terminal.expect("A \\*\\*BOLD\\*\\* WORD\r\n")
+    assert "\x1b" not in printed, "no colours, no cursor that moves"
     assert terminal.close() == 0
