@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
+from model_server.checkpoints.gguf.architectures import experts, recurrent
 from model_server.checkpoints.gguf.architectures.bert import BERT
 from model_server.checkpoints.gguf.architectures.cohere import COHERE2, COMMAND_R
 from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2
@@ -58,5 +59,7 @@ _ALL = (
     PHI2,
     GPT_OSS,
     LFM2,
+    *experts.ALL,
+    *recurrent.ALL,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})
