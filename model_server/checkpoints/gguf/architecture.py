@@ -20,7 +20,6 @@ from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import head_dim
 from sax.errors import CheckpointError
 
-
 Config = Mapping[str, Any]  # with the keys of config.json
 
 

@@ -31,7 +31,7 @@ from model_server.checkpoints.gguf.heads import (
     FFW,
     FULL,
     SIZES,
-    SLIDING,
+    read_heads,
     read_layer_types,
     read_window,
 )
@@ -40,7 +40,6 @@ from model_server.checkpoints.gguf.rope import (
     read_partly_rotated,
     read_rotary_heads,
 )
-from model_server.checkpoints.gguf.heads import read_heads
 from sax.errors import CheckpointError
 
 _SIGMOID = 2  # expert_gating_func
@@ -88,7 +87,7 @@ def _read_sigmoid(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     return _read_decoder(facts, config)
 
 
-# --- Qwen, OLMoE, Phi ---------------------------------------------------------------------------
+# --- Qwen, OLMoE, Phi
 
 
 def _read_qwen2moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +171,7 @@ PHIMOE = GgufArchitecture(
     more_config=_read_phimoe,
 )
 
-# --- GLM, dots, Hy3, K-EXAONE: shared experts, and dense layers first -----------------------------
+# --- GLM, dots, Hy3, K-EXAONE: shared experts, and dense layers first
 
 _GLM_LAYER: Mapping[str, TensorPlace] = {
     **PROJECTIONS,
@@ -183,9 +182,7 @@ _GLM_LAYER: Mapping[str, TensorPlace] = {
     **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
     **feed_forward("mlp.shared_experts", "_shexp", needed=_shared),
 }
-_OPTIONAL_NORMS = {
-    stem: place(at.name, needed=optional) for stem, at in HEAD_NORMS.items()
-}
+_OPTIONAL_NORMS = {stem: place(at.name, needed=optional) for stem, at in HEAD_NORMS.items()}
 _ROUTED = (
     *DECODER,
     *_GROUPED,
@@ -295,7 +292,7 @@ HY_V3 = GgufArchitecture(
     ignored=("expert_shared_feed_forward_length",),
 )
 
-# --- MiniMax, ERNIE, Hunyuan, Command A+ -----------------------------------------------------------
+# --- MiniMax, ERNIE, Hunyuan, Command A+
 
 
 def _read_minimax(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
@@ -349,9 +346,7 @@ ERNIE4_5_MOE = GgufArchitecture(
         **PROJECTIONS,
         **feed_forward(needed=_ernie_dense),
         "ffn_gate_inp": place("mlp.gate", needed=_ernie_sparse),
-        "exp_probs_b.bias": place(
-            "mlp.moe_statics.e_score_correction_bias", needed=_ernie_sparse
-        ),
+        "exp_probs_b.bias": place("mlp.moe_statics.e_score_correction_bias", needed=_ernie_sparse),
         **feed_forward("mlp.experts.{e}", "_exps", needed=_ernie_sparse),
         **feed_forward("mlp.shared_experts", "_shexp", needed=_ernie_shared),
     },
@@ -435,7 +430,7 @@ COHERE2MOE = GgufArchitecture(
     ignored=("expert_shared_feed_forward_length",),
 )
 
-# --- Llama 4 ------------------------------------------------------------------------------------
+# --- Llama 4
 
 
 def _llama4_sparse(config: Config, layer: int) -> bool:

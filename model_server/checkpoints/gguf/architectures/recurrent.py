@@ -111,12 +111,10 @@ def _recurs(config: Config, layer: int) -> bool:
     return not _attends(config, layer)
 
 
-_ATTENTION = {
-    stem: place(at.name, needed=_attends) for stem, at in PROJECTIONS.items()
-}
+_ATTENTION = {stem: place(at.name, needed=_attends) for stem, at in PROJECTIONS.items()}
 _PAIRS = {stem: replace(at, needed=_attends) for stem, at in _ROTATED.items()}
 
-# --- Granite --------------------------------------------------------------------------------------
+# --- Granite
 
 _MULTIPLIERS = (
     Key("attention_multiplier", "attention.scale", float, 1.0),
@@ -227,7 +225,7 @@ GRANITEHYBRID = GgufArchitecture(
     more_config=_read_hybrid,
 )
 
-# --- Mamba-2, Falcon-H1, Nemotron-H -----------------------------------------------------------------
+# --- Mamba-2, Falcon-H1, Nemotron-H
 
 
 def _read_mamba2(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
@@ -419,7 +417,7 @@ def _nemotron(name: str) -> GgufArchitecture:
 
 NEMOTRON_H, NEMOTRON_H_MOE = _nemotron("nemotron_h"), _nemotron("nemotron_h_moe")
 
-# --- LFM2 with experts ------------------------------------------------------------------------------
+# --- LFM2 with experts
 
 
 def _lfm2_sparse(config: Config, layer: int) -> bool:
@@ -469,7 +467,7 @@ LFM2MOE = GgufArchitecture(
     more_config=_read_lfm2moe,
 )
 
-# --- Qwen3-Next and Qwen3.5: gated delta nets -------------------------------------------------------
+# --- Qwen3-Next and Qwen3.5: gated delta nets
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,14 +559,12 @@ def _read_delta(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
 def _kinds(facts: Facts, layers: int) -> list[str]:
     every = facts.whole("full_attention_interval", 4)
     usual = [(layer + 1) % every != 0 for layer in range(layers)]
-    recurs = facts.get_any("attention.recurrent_layers", usual)
-    if len(recurs := list(recurs)) < layers:
-        raise CheckpointError(f"its attention.recurrent_layers are of {len(recurs)} layers")
-    return ["linear_attention" if its else "full_attention" for its in recurs[:layers]]
+    recurs = facts.listed("attention.recurrent_layers", layers, usual)
+    return ["linear_attention" if its else "full_attention" for its in recurs]
 
 
 def _read_qwen35(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    facts.get_any("rope.dimension_sections")  # of pictures' positions: text has one position
+    facts.listed("rope.dimension_sections", 3, [0] * 3)  # of pictures: a text has one position
     return _read_delta(facts, config)
 
 
