@@ -7,6 +7,7 @@ K-EXAONE, Command A+ and Llama 4. What a file does not say is what the published
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
@@ -207,7 +208,8 @@ GLM4MOE = GgufArchitecture(
         **_OPTIONAL_NORMS,
         "post_attention_norm": place("post_attention_layernorm"),
     },
-    keys=_ROUTED,
+    # Solar Open, of which every layer has experts, names no width of dense ones.
+    keys=(*(key for key in _ROUTED if key != FFW), replace(FFW, default=1)),
     fixed=_SILU,
     more_config=_read_glm4moe,
 )
