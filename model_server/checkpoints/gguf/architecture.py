@@ -23,7 +23,7 @@ from sax.errors import CheckpointError
 Config = Mapping[str, Any]  # with the keys of config.json
 
 
-class Order(Protocol):
+class Permutation(Protocol):
     """A permutation of rows or columns that depends on the configuration."""
 
     def for_tensor(self, rows: int, config: Config, name: str) -> np.ndarray:
@@ -87,8 +87,8 @@ class TensorPlace:
     # Without .weight or .bias, unless the table's key has it too. A tensor that holds all experts
     # of a layer is named after one of them, with {e} for the expert's number.
     name: str
-    order: Order | None = None
-    columns: Order | None = None
+    order: Permutation | None = None
+    columns: Permutation | None = None
     transposed: bool = False  # [in, out] here, [out, in] in the file
     filters: bool = False  # one per row: [D, 1, K] here, [D, K] in the file
     flat: bool = False  # a vector here, whatever its shape in the file
@@ -108,7 +108,7 @@ def place(name: str, **rest: Any) -> TensorPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedPlace:
     """Several tensors of a layer in the file that are one Hugging Face tensor.
 
     Tensors of all experts, [E, rows, columns], are joined expert by expert.
@@ -139,7 +139,7 @@ class GgufArchitecture:
     model_types: Mapping[str, str]
     tensors: Mapping[str, TensorPlace]  # outside the layers; keys without .weight or .bias
     layer_tensors: Mapping[str, TensorPlace]  # inside a layer
-    joined: tuple[Joined, ...] = ()  # inside a layer
+    joined: tuple[JoinedPlace, ...] = ()  # inside a layer
     layers: str = "model.layers"  # Hugging Face prefix of the layers
     keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
     layer_count: str = "num_hidden_layers"  # config.json key with the number of layers

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.checkpoints.gguf.architecture import Config, Joined, TensorPlace
+from model_server.checkpoints.gguf.architecture import Config, JoinedPlace, TensorPlace
 from model_server.checkpoints.gguf.header import GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import Matrix
@@ -138,7 +138,7 @@ class JoinedView:
         raise CheckpointError(f"tensor {self.parts[0].tensor.name} is read joined with others")
 
 
-def joined_view(tensors: Sequence[GgufTensor], join: Joined, config: Config) -> JoinedView:
+def joined_view(tensors: Sequence[GgufTensor], join: JoinedPlace, config: Config) -> JoinedView:
     """Raises CheckpointError if the parts do not fit together."""
     fronts = {tensor.shape[:-2] for tensor in tensors}
     widths = {tensor.shape[-1] for tensor in tensors}

@@ -13,7 +13,7 @@ from typing import Any
 from model_server.checkpoints.gguf.architecture import (
     Config,
     GgufArchitecture,
-    Joined,
+    JoinedPlace,
     TensorPlace,
     optional,
     place,
@@ -471,13 +471,13 @@ LLAMA4 = GgufArchitecture(
         **feed_forward("feed_forward.shared_expert", "_shexp", needed=_llama4_sparse),
     },
     joined=(
-        Joined(
+        JoinedPlace(
             name="feed_forward.experts.gate_up_proj",
             parts=("ffn_gate_exps.weight", "ffn_up_exps.weight"),
             transposed=True,
             needed=_llama4_sparse,
         ),
-        Joined(
+        JoinedPlace(
             name="feed_forward.experts.down_proj",
             parts=("ffn_down_exps.weight",),
             transposed=True,

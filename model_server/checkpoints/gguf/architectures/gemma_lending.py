@@ -15,7 +15,7 @@ import numpy as np
 from model_server.checkpoints.gguf.architecture import (
     Config,
     GgufArchitecture,
-    Joined,
+    JoinedPlace,
     TensorPlace,
     optional,
     place,
@@ -132,7 +132,8 @@ def _ropes(facts: Facts, size: int) -> dict[str, Any]:
         turned = int((factors < _UNTURNED).sum())
         if factors.shape != (size // 2,) or (factors[:turned] != 1).any():
             raise CheckpointError(f"its {LLAMA3_FACTORS} are not 1 and then without end")
-    facts.get("rope.dimension_count"), facts.get("rope.dimension_count_swa")
+    for suffix in ("rope.dimension_count", "rope.dimension_count_swa"):
+        facts.get(suffix)  # as the factors say
     return {
         FULL: {
             "rope_type": "proportional",
@@ -173,9 +174,11 @@ GEMMA4 = GgufArchitecture(
         "ffn_gate_inp.scale": place("router.scale", bare=True, needed=_sparse),
         "ffn_down_exps.scale": place("router.per_expert_scale", bare=True, needed=_sparse),
     },
-    joined=(
-        Joined(name="experts.gate_up_proj", parts=("ffn_gate_up_exps.weight",), needed=_sparse),
-        Joined(name="experts.down_proj", parts=("ffn_down_exps.weight",), needed=_sparse),
+    joined=tuple(
+        JoinedPlace(
+            name="experts.gate_up_proj", parts=("ffn_gate_up_exps.weight",), needed=_sparse
+        ),
+        JoinedPlace(name="experts.down_proj", parts=("ffn_down_exps.weight",), needed=_sparse),
     ),
     keys=_KEYS,
     fixed=_FIXED,

@@ -15,7 +15,7 @@ import numpy as np
 from model_server.checkpoints.gguf.architecture import (
     Config,
     GgufArchitecture,
-    Joined,
+    JoinedPlace,
     TensorPlace,
     optional,
     place,
@@ -132,12 +132,12 @@ def _granite_dense(config: Config, layer: int) -> bool:
     return not _granite_sparse(config, layer)
 
 
-def _granite_experts(needed: Any) -> tuple[Joined, ...]:
+def _granite_experts(needed: Any) -> tuple[JoinedPlace, ...]:
     name = "block_sparse_moe"
     both, down = ("ffn_gate_exps.weight", "ffn_up_exps.weight"), ("ffn_down_exps.weight",)
     return (
-        Joined(name=f"{name}.input_linear.weight", parts=both, needed=needed),
-        Joined(name=f"{name}.output_linear.weight", parts=down, needed=needed),
+        JoinedPlace(name=f"{name}.input_linear.weight", parts=both, needed=needed),
+        JoinedPlace(name=f"{name}.output_linear.weight", parts=down, needed=needed),
     )
 
 
@@ -209,12 +209,12 @@ GRANITEHYBRID = GgufArchitecture(
     layer_tensors=_HYBRID_LAYER,
     joined=(
         *_granite_experts(_granite_sparse),
-        Joined(
+        JoinedPlace(
             name="shared_mlp.input_linear.weight",
             parts=("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
             needed=_granite_sparse,
         ),
-        Joined(
+        JoinedPlace(
             name="shared_mlp.input_linear.weight",
             parts=("ffn_gate.weight", "ffn_up.weight"),
             needed=_granite_dense,
@@ -595,7 +595,7 @@ QWEN3NEXT = GgufArchitecture(
         **_QWEN_EXPERTS,
     },
     joined=(
-        Joined(
+        JoinedPlace(
             name="linear_attn.in_proj_qkvz.weight",
             parts=("attn_qkv.weight", "attn_gate.weight"),
             order=_of_groups,

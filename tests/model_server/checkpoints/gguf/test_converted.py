@@ -22,7 +22,7 @@ from gguf.constants import GGMLQuantizationType
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.checkpoint_view import without_prefixes
-from model_server.checkpoints.gguf.architecture import GgufArchitecture, Joined, TensorPlace
+from model_server.checkpoints.gguf.architecture import GgufArchitecture, JoinedPlace, TensorPlace
 from model_server.checkpoints.gguf.architectures import ARCHITECTURES
 from model_server.checkpoints.gguf.config import config_of
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
@@ -148,7 +148,7 @@ def _tensor(
 
 
 def _part(
-    join: Joined, config: Mapping[str, Any], whole: np.ndarray, at: int, shape: tuple[int, ...]
+    join: JoinedPlace, config: Mapping[str, Any], whole: np.ndarray, at: int, shape: tuple[int, ...]
 ) -> np.ndarray:
     whole = whole.swapaxes(-1, -2) if join.transposed else whole
     rows = np.empty_like(whole)
