@@ -174,7 +174,7 @@ GEMMA4 = GgufArchitecture(
         "ffn_gate_inp.scale": place("router.scale", bare=True, needed=_sparse),
         "ffn_down_exps.scale": place("router.per_expert_scale", bare=True, needed=_sparse),
     },
-    joined=tuple(
+    joined=(
         JoinedPlace(
             name="experts.gate_up_proj", parts=("ffn_gate_up_exps.weight",), needed=_sparse
         ),
