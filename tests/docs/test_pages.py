@@ -27,7 +27,7 @@ JOB = {"JOB_COMPLETION_INDEX": "1"}
 
 def test_every_block_says_its_language() -> None:
     assert BLOCKS
-    assert {block.language for block in BLOCKS} == {"sh", "python", "mermaid"}
+    assert {block.language for block in BLOCKS} == {"sh", "python", "text"}
 
 
 def test_the_make_commands_exist() -> None:
