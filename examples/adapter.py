@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from sax import Client, GenerateRequest, Message, ModelSpec, SamplingParams
+from sax import Client, GenerateRequest, Message, SamplingParams
 
 BASE, ADAPTED = "/sax/test/base", "/sax/test/adapted"
 RANK = 4
@@ -28,7 +28,7 @@ def make_adapter(base: Path, folder: Path) -> None:
 
     random, factors = np.random.default_rng(0), {}
     with safe_open(base / "model.safetensors", framework="numpy") as stored:
-        for name in stored.keys():
+        for name in sorted(stored.keys()):
             if name.endswith(("q_proj.weight", "v_proj.weight")):
                 outputs, inputs = stored.get_slice(name).get_shape()
                 module = f"base_model.model.{name.removesuffix('.weight')}"

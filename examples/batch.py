@@ -1,7 +1,7 @@
 """Answers a file of requests while the gateway has nothing else to do.
 
-    pip install openai
-    python examples/batch.py [MODEL]
+pip install openai
+python examples/batch.py [MODEL]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from openai import OpenAI
 
 URL = os.environ.get("SAX_URL", "http://127.0.0.1:8888")
-REVIEWS = ("I would buy it again.", "It broke on the first day.", "Fast delivery, great colours!")
+COUNTRIES = ("France", "Italy", "Japan")
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -22,20 +22,20 @@ def main(model: str) -> None:
     client = OpenAI(base_url=f"{URL}/v1", api_key=os.environ.get("SAX_TOKEN", "none"))
     lines = (
         {
-            "custom_id": f"review-{number}",
+            "custom_id": country,
             "method": "POST",
             "url": "/v1/chat/completions",
             "body": {
                 "model": model,
                 "temperature": 0,
-                "structured_outputs": {"choice": ["good", "bad"]},
-                "messages": [{"role": "user", "content": f"Is this review good or bad? {review}"}],
+                "max_tokens": 16,
+                "messages": [{"role": "user", "content": f"What is the capital of {country}?"}],
             },
         }
-        for number, review in enumerate(REVIEWS)
+        for country in COUNTRIES
     )
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    file = client.files.create(file=("reviews.jsonl", text.encode()), purpose="batch")
+    file = client.files.create(file=("requests.jsonl", text.encode()), purpose="batch")
     batch = client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
     )

@@ -1,7 +1,7 @@
 """Asks a model over OpenAI's API and through the SDK, token by token.
 
-    pip install openai
-    python examples/chat.py [MODEL]        # the gateway: $SAX_URL, the admin server: $SAX_ADMIN
+pip install openai
+python examples/chat.py [MODEL]        # the gateway: $SAX_URL, the admin server: $SAX_ADMIN
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def main() -> None:
     from sax import Client
 
     with Client() as client:
-        for place in ((52.5, 13.4), (45.5, 9.2), (59.3, 18.1)):
+        for place in ((50.8, 4.4), (45.5, 9.2), (59.3, 18.1)):
             request = json.dumps(place).encode()
             print(place, client.custom("/sax/test/distances", request, "nearest").decode())
 

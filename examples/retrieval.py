@@ -1,8 +1,8 @@
 """Finds the passage that answers a question by its vector, and asks a model with it.
 
-    pip install openai numpy
-    sax publish minilm auto sentence-transformers/all-MiniLM-L6-v2 --wait
-    python examples/retrieval.py [MODEL] [EMBEDDER]
+pip install openai numpy
+sax publish minilm auto sentence-transformers/all-MiniLM-L6-v2 --wait
+python examples/retrieval.py [MODEL] [EMBEDDER]
 """
 
 from __future__ import annotations

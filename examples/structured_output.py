@@ -1,7 +1,7 @@
 """Gets an answer as JSON of a given schema: the grammar allows the model nothing else.
 
-    pip install openai
-    python examples/structured_output.py [MODEL]
+pip install openai
+python examples/structured_output.py [MODEL]
 """
 
 from __future__ import annotations

@@ -58,7 +58,12 @@ def main(model: str) -> None:
         print(f"{call.function.name}({arguments}) = {result}")
         messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     told = client.chat.completions.create(
-        model=model, messages=messages, tools=TOOLS, tool_choice="none", temperature=0, max_tokens=48
+        model=model,
+        messages=messages,
+        tools=TOOLS,
+        tool_choice="none",
+        temperature=0,
+        max_tokens=48,
     )
     print(told.choices[0].message.content)
 

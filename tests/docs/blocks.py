@@ -11,7 +11,11 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _AT_THE_TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (*(ROOT / name for name in _AT_THE_TOP), *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        *(ROOT / name for name in _AT_THE_TOP),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    )
 }
 
 
