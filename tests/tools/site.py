@@ -84,31 +84,31 @@ def main(arguments: Sequence[str]) -> None:
             sys.exit(__doc__)
 
 
-def pages() -> list[str]:
+def pages(root: Path = ROOT) -> list[str]:
     """Return every page, as paths below the root."""
-    found = (path for place in ("docs", "examples") for path in (ROOT / place).rglob("*.md"))
-    return [*_TOP, *sorted(path.relative_to(ROOT).as_posix() for path in found)]
+    found = (path for place in ("docs", "examples") for path in (root / place).rglob("*.md"))
+    return [*_TOP, *sorted(path.relative_to(root).as_posix() for path in found)]
 
 
-def write_source(folder: Path) -> None:
+def write_source(folder: Path, root: Path = ROOT) -> None:
     """Copy the pages, and every file that they link to. Raises BrokenSite."""
     source = folder / "source"
     shutil.rmtree(source, ignore_errors=True)
-    for page in pages():
-        text = (ROOT / page).read_text()
-        _write(source, page)
+    for page in pages(root):
+        text = (root / page).read_text()
+        _copy(root, source, page)
         for name in _LINK.findall(text):
-            linked = (ROOT / page).parent.joinpath(name).resolve()
-            if not linked.is_file() or not linked.is_relative_to(ROOT):
+            linked = (root / page).parent.joinpath(name).resolve()
+            if not linked.is_file() or not linked.is_relative_to(root):
                 raise BrokenSite(f"{page} links to {name}, which is no file of the tree")
-            _write(source, linked.relative_to(ROOT).as_posix())
-    nav = navigation((ROOT / "docs" / "index.md").read_text(), pages())
+            _copy(root, source, linked.relative_to(root).as_posix())
+    nav = navigation((root / "docs" / "index.md").read_text(), pages(root))
     (folder / "zensical.toml").write_text(_CONFIG.format(nav=nav))
 
 
-def _write(source: Path, name: str) -> None:
+def _copy(root: Path, source: Path, name: str) -> None:
     (source / name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(ROOT / name, source / name)
+    shutil.copyfile(root / name, source / name)
 
 
 def navigation(index: str, pages: Sequence[str]) -> str:
@@ -159,14 +159,15 @@ def check_built(folder: Path) -> None:
         loaded.feed(path.read_text())
         if loaded.elsewhere:
             raise BrokenSite(f"{name} loads {', '.join(loaded.elsewhere)}")
-    missing = [page for page in pages() if _address(page) not in written]
+    missing = [page for page in pages() if address(page) not in written]
     if missing:
         raise BrokenSite(f"not built: {', '.join(missing)}")
     if not (folder / "search.json").exists():
         raise BrokenSite("there is no index to search: search.json")
 
 
-def _address(page: str) -> str:
+def address(page: str) -> str:
+    """Return where a page is built, below the site."""
     stem = page.removesuffix(".md")
     for index in ("README", "index"):
         if stem == index or stem.endswith(f"/{index}"):
