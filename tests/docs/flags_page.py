@@ -49,8 +49,7 @@ def _server(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 def _row(action: argparse.Action) -> str:
     names = ", ".join(f"`{name}`" for name in action.option_strings)
     told = (action.help or "") % {**vars(action), "prog": ""}
-    for sign in "|<":
-        told = told.replace(sign, f"\\{sign}")
+    told = told.replace("|", "\\|").replace("<", "&lt;")
     return f"| {names}{_value(action)} | {told} |"
 
 

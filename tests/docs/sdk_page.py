@@ -193,7 +193,7 @@ def _text(value: Any) -> str:
     if own == object.__init__.__doc__ or own.startswith(f"{value.__name__}("):  # by dataclass
         return ""
     text = inspect.cleandoc(own)
-    return re.sub(r"<(?=\w)", r"\\<", text)
+    return re.sub(r"<(?=\w)", "&lt;", text)
 
 
 if __name__ == "__main__":
