@@ -48,6 +48,7 @@ def test_the_servers_take_the_flags_that_a_page_gives_them(page: str) -> None:
     assert made
 
 
+@pytest.mark.extended
 @each_case("page", _PAGES)
 def test_the_command_line_takes_what_a_page_types(page: str) -> None:
     root: Any = get_command(app)
