@@ -1,6 +1,6 @@
 """Writes the dashboard of the Kubernetes manifests to sax.json, for a Grafana without Kubernetes.
 
-    python examples/dashboard/write_dashboard.py
+python examples/dashboard/write_dashboard.py
 """
 
 from __future__ import annotations

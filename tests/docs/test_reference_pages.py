@@ -15,6 +15,7 @@ from tests.house import ROOT
 _PACKAGES = ("sax", "admin_server", "model_server", "http_gateway")
 # A literal, or what C++ asks for: names of macros and of constants are none of these.
 _READ = re.compile(r"""[\"'](SAX(?:ML)?_[A-Z_]+)[\"']""")
+_CODE = re.compile(r"^```python$.*?^```$|^## .*$", re.DOTALL | re.MULTILINE)
 
 
 @each_case(
@@ -23,6 +24,15 @@ _READ = re.compile(r"""[\"'](SAX(?:ML)?_[A-Z_]+)[\"']""")
 )
 def test_a_page_is_what_the_code_says(name: str, make: Callable[[], str]) -> None:
     assert PAGES[f"docs/reference/{name}.md"] == make(), "run 'make docs'"
+
+
+def test_every_call_and_value_of_the_sdk_has_a_sentence() -> None:
+    page = PAGES["docs/reference/sdk.md"]
+    parts = re.split(r"^#{3,4} (.*)$", page, flags=re.MULTILINE)[1:]
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert {"sax.client.Client", "Client.generate", "sax.Publish"} <= told.keys()
+    without = [name for name, text in told.items() if not _CODE.sub("", text).strip()]
+    assert without == []
 
 
 def test_the_first_model_fits_where_its_row_says() -> None:
