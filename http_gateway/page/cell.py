@@ -313,8 +313,8 @@ def _retrieve(task: asyncio.Task[None]) -> None:
 class CellRoutes:
     """/cell: the cell as it is now, for the page and for anyone else who watches it."""
 
-    def __init__(self, client: CellClient) -> None:
-        self._watched = WatchedCell(client)
+    def __init__(self, watched: WatchedCell) -> None:
+        self._watched = watched
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["ops"])
