@@ -1,5 +1,5 @@
-"""/mcp/servers, /mcp/tools and /mcp/call: the page's way to the MCP servers that the operator allows,
-for calls of tools that a person has seen first."""
+"""/mcp/servers, /mcp/tools and /mcp/call: the page's way to the MCP servers that the operator
+allows, for calls of tools that a person has seen first."""
 
 from __future__ import annotations
 

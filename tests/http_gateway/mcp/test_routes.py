@@ -25,7 +25,8 @@ async def test_servers_and_their_tools_are_listed_and_called() -> None:
         call = {"server_url": URL, "name": "add", "arguments": '{"a": 2, "b": 40}'}
         assert (await http.post("/mcp/call", json=call)).json() == {"text": "42", "failed": False}
         wrong = (await http.post("/mcp/call", json={**call, "arguments": "["})).json()
-        assert wrong["failed"] and "JSON object" in wrong["text"]
+        assert wrong["failed"]
+        assert "JSON object" in wrong["text"]
 
 
 async def test_no_other_server_is_asked() -> None:

@@ -75,16 +75,20 @@ async def rows(http: httpx.AsyncClient) -> list[dict[str, Any]]:
 
 
 async def test_a_key_sees_its_own_requests_and_an_operator_all(gateway: Gateway) -> None:
-    async with gateway.asking("ann", stream=True), gateway.asking("bob"):
-        async with gateway.http("root") as root, gateway.http("ann") as ann:
-            seen = await rows(root)
-            assert [(each["key"], each["phase"]) for each in seen] == [
-                ("ann", "answering"),
-                ("bob", "working"),
-            ]
-            assert {each["model"] for each in seen} == {"/sax/test/smollm2"}
-            assert [each["key"] for each in await rows(ann)] == ["ann"]
-            assert (await ann.get("/cell/requests")).json()["all"] is False
+    async with (
+        gateway.asking("ann", stream=True),
+        gateway.asking("bob"),
+        gateway.http("root") as root,
+        gateway.http("ann") as ann,
+    ):
+        seen = await rows(root)
+        assert [(each["key"], each["phase"]) for each in seen] == [
+            ("ann", "answering"),
+            ("bob", "working"),
+        ]
+        assert {each["model"] for each in seen} == {"/sax/test/smollm2"}
+        assert [each["key"] for each in await rows(ann)] == ["ann"]
+        assert (await ann.get("/cell/requests")).json()["all"] is False
 
 
 async def test_a_request_that_is_ended_is_told_why_and_frees_its_slot(gateway: Gateway) -> None:
