@@ -19,6 +19,8 @@
  * @property {string} toolChoice
  * @property {object | null} schema of the answer, in JSON
  * @property {boolean} probabilities
+ * @property {string[]} servers URLs of MCP servers whose tools are offered, too
+ * @property {boolean} runs their calls are made without asking
  */
 
 import { Answer } from "./answer.js";

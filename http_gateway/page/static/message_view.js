@@ -8,7 +8,7 @@ import { Rendered } from "./rendered.js";
 import { TokenView } from "./token_view.js";
 import { ToolCard } from "./tool_card.js";
 
-/** @import { Answer } from "./answer.js" */
+/** @import { Answer, ToolCall } from "./answer.js" */
 /** @import { UserTurn } from "./conversation.js" */
 
 /**
@@ -21,6 +21,8 @@ import { ToolCard } from "./tool_card.js";
  * @property {() => void} remove
  * @property {(step: number) => void} choose
  * @property {(results: string[]) => void} give
+ * @property {(call: ToolCall) => string} runner the MCP server that can run a call; "": none
+ * @property {(call: ToolCall) => Promise<string>} run
  *
  * @typedef {object} TurnState
  * @property {boolean} over false while it streams
@@ -112,6 +114,7 @@ export class AnswerView {
 
   /** @param {Answer} answer @param {boolean} probabilities @param {TurnActions} on */
   constructor(answer, probabilities, on) {
+    this.on = on;
     this.answer = answer;
     this.probabilities = probabilities;
     this.thought = make("div", { class: "text plain" });
@@ -181,7 +184,7 @@ export class AnswerView {
   #showCalls(answer, waiting) {
     answer.calls.forEach((call, index) => {
       if (!this.#cards[index]) {
-        this.#cards[index] = new ToolCard();
+        this.#cards[index] = new ToolCard(this.on);
         this.calls.append(this.#cards[index].node);
       }
       this.#cards[index].show(call, waiting);

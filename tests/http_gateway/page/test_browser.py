@@ -14,6 +14,7 @@ import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from http_gateway.mcp.servers import McpServers
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import presented_token
 from sax.auth.token_file import TokenFile
@@ -84,9 +85,11 @@ class Granting(FakeCell):
 
 
 @contextmanager
-def gateway(cell: FakeCell, asks: Authentication | None = None) -> Iterator[str]:
+def gateway(
+    cell: FakeCell, asks: Authentication | None = None, mcp: McpServers | None = None
+) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(cell, GatewayConfig(), asks or Authentication())
+    app = create_app(cell, GatewayConfig(), asks or Authentication(), mcp=mcp)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
