@@ -111,6 +111,8 @@ export class AnswerView {
   #tokens = null;
   /** @type {ToolCard[]} */
   #cards = [];
+  /** Whether it was drawn after its end. */
+  #whole = false;
 
   /** @param {Answer} answer @param {boolean} probabilities @param {TurnActions} on */
   constructor(answer, probabilities, on) {
@@ -154,11 +156,10 @@ export class AnswerView {
   /** @param {TurnState} state */
   show({ over, last, version, unsent }) {
     const { answer } = this;
-    this.thoughts.hidden = !answer.reasoning;
-    this.thought.textContent = answer.reasoning;
-    if (this.probabilities && answer.tokens.length) this.#showTokens(answer);
-    else this.rendered.show(answer.content, over);
-    this.#showCalls(answer, over && last);
+    // What is over does not change, and a chat may have hundreds of answers.
+    if (!over || !this.#whole) this.#draw(answer, over);
+    this.#whole = over;
+    if (answer.calls.length) this.#showCalls(answer, over && last);
     tell(this.trouble, answer.error);
     this.figures.textContent = told(answer, over);
     this.whenOver.hidden = !over;
@@ -169,6 +170,14 @@ export class AnswerView {
     this.node.setAttribute("aria-busy", String(!over));
     this.node.classList.toggle("waiting", !over && answer.firstMs === null);
     this.node.classList.toggle("unsent", unsent);
+  }
+
+  /** @param {Answer} answer @param {boolean} over */
+  #draw(answer, over) {
+    this.thoughts.hidden = !answer.reasoning;
+    if (this.thought.textContent?.length !== answer.reasoning.length) this.thought.textContent = answer.reasoning;
+    if (this.probabilities && answer.tokens.length) this.#showTokens(answer);
+    else this.rendered.show(answer.content, over);
   }
 
   /** @param {Answer} answer */

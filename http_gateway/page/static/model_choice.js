@@ -86,6 +86,7 @@ export class ModelChoice {
     this.box.setAttribute("aria-expanded", "false");
     this.box.removeAttribute("aria-activedescendant");
     this.box.value = last(this.#value);
+    this.#show("");
   }
 
   /** @param {string} words */

@@ -86,7 +86,7 @@ def test_a_call_is_run_by_the_server_once_a_person_says_so(
 
 def test_calls_run_by_themselves_if_that_is_ticked(page: Any, server: AddingServer) -> None:
     page.get_by_label(URL).check()
-    page.get_by_label("Run calls without asking").check()
+    page.check("#runs")
     page.fill("#prompt", "2 + 40?")
     page.keyboard.press("Enter")
     page.get_by_text("It is 42.").wait_for()
@@ -129,5 +129,9 @@ def test_names_and_results_of_a_hostile_server_stay_text(
     page.get_by_label(URL).check()
     page.get_by_text("<script>").first.wait_for()
     assert page.locator("#settings img, #settings script").count() == 0
-    ask(page, "Go")
+    page.fill("#prompt", "Go")
+    page.keyboard.press("Enter")
+    page.locator(".notices .trouble").wait_for()
+    assert "<script>" in page.locator(".notices .trouble").inner_text()
+    assert page.locator("#view-chat img, #view-chat script").count() == 0
     assert page.evaluate("window.hit") is None
