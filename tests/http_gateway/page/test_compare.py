@@ -87,20 +87,15 @@ def test_stop_stops_both_and_a_side_that_fails_says_why(page: Any, cell: Saying)
 def test_nothing_that_models_say_becomes_markup_on_either_side(page: Any, cell: Saying) -> None:
     cell.text = HOSTILE
     ask_both(page, "<b>hello</b>")
-    assert (
-        page.locator("#view-compare .transcript").locator("img, script, b, i, iframe").count() == 0
-    )
+    marked = page.locator("#view-compare .transcript").locator("img, script, b, i, iframe")
+    assert marked.count() == 0
     assert page.evaluate("window.hit") is None
 
 
 def test_one_of_a_hundred_models_is_found_with_the_keyboard_alone(browser: Any) -> None:
     cell = Saying("Four.")
     for number in range(100):
-        name = (
-            f"/sax/test/m{number}_<b>x"
-            if number == 50
-            else f"/sax/test/family{number % 7}_{number}"
-        )
+        name = f"/sax/test/family{number % 7}_{number}" if number != 50 else "/sax/test/<b>x"
         cell.models[name] = published(name)
     with gateway(cell) as url, tab(browser, url) as page:
         until(page, READY)

@@ -66,7 +66,8 @@ def test_keys_changes_and_the_log_are_asked_for_once_they_are_open(page: Any, ce
     page.click("#tab-cell")
     page.get_by_text("No request runs.").wait_for()
     assert not {"keys", "log", "events?limit=50"} & set(asked)
-    assert "1" in opened(page, "keys").locator("tbody tr td").nth(1).inner_text()
+    cells = opened(page, "keys").locator("tbody tr td")
+    assert cells.nth(1).inner_text() == "2", "the chat, and before it the count of its tokens"
     opened(page, "changes").get_by_text("update").first.wait_for()
     logger, handler = logging.getLogger("tests.page"), LastLines()
     logger.addHandler(handler)
