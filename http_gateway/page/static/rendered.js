@@ -74,6 +74,10 @@ function grow(node, before, after) {
   const differ = before.tag !== after.tag || before.start !== after.start || before.lang !== after.lang;
   if (differ || !GROWING.has(after.tag) || before.checked !== undefined || after.checked !== undefined) return false;
   const into = insideOf(node, after.tag);
+  if (after.tag === "pre") {
+    into.textContent = String(after.children[0] ?? "");
+    return true;
+  }
   let same = 0;
   while (same < Math.min(before.children.length, after.children.length) && alike(before.children[same], after.children[same])) same++;
   const grows = same === before.children.length - 1 && same < after.children.length;
