@@ -144,7 +144,7 @@ def _model(model: PublishedModel) -> dict[str, Any]:
         "wanted_replicas": model.wanted,
         "autoscaling": None if spec.autoscaling is None else asdict(spec.autoscaling),
         "warnings": list(model.warnings),
-        "placement": asdict(spec.placement),
+        "placement": {**asdict(spec.placement), "tags": list(spec.placement.tags)},
     }
 
 
