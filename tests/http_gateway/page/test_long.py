@@ -124,5 +124,5 @@ def test_a_new_answer_leaves_the_other_turns_alone(browser: Any) -> None:
         until(page, "document.querySelectorAll('.message').length === 300")
         ask(page, prose(80))
         compared, made = page.evaluate("[window.compared, window.made]")
-    assert made < 500, made
+    assert made < 1500, made  # the others have some 10,000
     assert compared < 600, compared
