@@ -78,12 +78,14 @@ def opened(browser: Any) -> Iterator[Any]:
     with gateway(Saying("x")) as url:
         context = browser.new_context(viewport={"width": 1200, "height": 760})
         context.add_init_script(FAKE)
-        page = context.new_page()
-        page.set_default_timeout(120_000)
-        page.goto(url)
-        until(page, READY)
-        yield page
-        context.close()
+        try:
+            page = context.new_page()
+            page.set_default_timeout(120_000)
+            page.goto(url)
+            until(page, READY)
+            yield page
+        finally:
+            context.close()
 
 
 def ask(page: Any, pieces: list[str]) -> None:
