@@ -115,6 +115,13 @@ def _add_access(parser: argparse.ArgumentParser, default: GatewayConfig) -> None
         "gateway then calls, such as https://mcp.example.com/mcp; exactly these (default: none)",
     )
     add(
+        "--trace_url",
+        default=default.trace_url,
+        metavar="URL",
+        help="where people look at a trace, such as https://jaeger.example.com/trace/{trace_id}: "
+        "the page links its running requests there (default: no links)",
+    )
+    add(
         "--access_log",
         choices=ACCESS_LOG,
         default=default.access_log,
