@@ -79,7 +79,7 @@ FAULTS = {
             "(kedacore/keda#6464)",
         ),
     ),
-    "pathwaysjob": (KnownFault((0, 1, 4), "the fields that the manifests use were not looked for"),),
+    "pathwaysjob": (KnownFault((0, 1, 4), "the fields of the manifests were not looked for"),),
 }
 
 
