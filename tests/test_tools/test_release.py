@@ -22,6 +22,7 @@ from tests.tools.release.cutting import (
     version_of,
 )
 from tests.tools.release.distributions import SUMS, write_sums, wrong_with, wrong_with_library
+from tests.tools.release.provenance import statement
 from tests.tools.release.tree import copy_tree, cut
 
 CHANGELOG = """# Changelog
@@ -76,6 +77,33 @@ def test_images_get_the_tag_of_the_release_and_others_stay() -> None:
     assert cut_images(text, "0.1.0", "2.0.0") == (
         "image: sax-control:2.0.0\nimage: sax-control:0.1.01\nredis:0.1.0\nARG VERSION=2.0.0\n"
     )
+
+
+def test_a_chart_gets_the_version_of_the_release_and_keeps_that_of_its_form() -> None:
+    text = "apiVersion: v2\nversion: 0.1.0\nappVersion: 0.1.0\nminVersion: 0.1.0\n"
+    assert cut_images(text, "0.1.0", "2.0.0") == (
+        "apiVersion: v2\nversion: 2.0.0\nappVersion: 2.0.0\nminVersion: 0.1.0\n"
+    )
+
+
+def test_a_statement_names_the_files_the_commit_and_what_built_them() -> None:
+    given = {
+        "sums": {"a.whl": "ab" * 32},
+        "tag": "v2.0.0",
+        "repository": "https://code.example/sax",
+        "builder": "make release-dry-run",
+        "times": ("2026-11-29T04:00:00+00:00", "2026-11-29T04:10:00+00:00"),
+        "packages": {"build": "1.2.0"},
+    }
+    made = statement(commit="0123456789ab", **given)
+    assert made["_type"] == "https://in-toto.io/Statement/v1"
+    assert made["subject"] == [{"name": "a.whl", "digest": {"sha256": "ab" * 32}}]
+    sources, package = made["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert sources["digest"] == {"gitCommit": "0123456789ab"}
+    assert sources["uri"] == "git+https://code.example/sax"
+    assert package == {"uri": "pkg:pypi/build@1.2.0"}
+    dirty = statement(commit="0123456789ab-dirty", **given)
+    assert dirty["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"] == {}
 
 
 def test_a_cut_tree_bears_no_other_version_of_its_images(tmp_path: Path) -> None:
