@@ -33,7 +33,7 @@ from tests.tools.bench import (
     bench_quantization,
     bench_routing,
     bench_scheduler,
-    bench_seeds,
+    bench_exactness,
     bench_speculation,
     bench_steady,
     bench_tpu_attention,
@@ -50,7 +50,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
     "quantization": bench_quantization.run,
-    "seeds": bench_seeds.run,
+    "exactness": bench_exactness.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "tpu_attention": bench_tpu_attention.run,
     "fairness": bench_fairness.run,
