@@ -51,6 +51,7 @@ class SaxmlRoutes:
         add("/promote", self.promote, methods=["POST"], **described.PROMOTE)
         add("/abort", self.abort, methods=["POST"], **described.ABORT)
         add("/rollback", self.rollback, methods=["POST"], **described.ROLLBACK)
+        add("/versions", self.versions, methods=["GET"], **described.VERSIONS)
         add("/events", self.events, methods=["GET"], **described.EVENTS)
         add("/unpublish", self.unpublish, methods=["POST"], **described.UNPUBLISH)
         add("/generate", self.generate, methods=["POST"], **described.GENERATE)
@@ -123,6 +124,12 @@ class SaxmlRoutes:
         check_allowed(body.model)
         version = await self._client.rollback(body.model, body.version)
         return pretty({"model": body.model, "version": version})
+
+    async def versions(self, request: Request) -> Response:
+        """List the versions that a model can roll back to, newest first (not in Saxml)."""
+        query = ModelBody.model_validate(dict(request.query_params))
+        check_allowed(query.model)
+        return pretty(msgspec.to_builtins(await self._client.versions(query.model)))
 
     async def events(self, request: Request) -> Response:
         """List changes with author and time, newest first (not in Saxml)."""

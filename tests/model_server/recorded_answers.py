@@ -1,4 +1,4 @@
-"""Answers of an engine with the bits of their log-probabilities, to compare one run with another."""
+"""Answers of an engine with the bits of their log-probabilities, to compare two runs."""
 
 from __future__ import annotations
 

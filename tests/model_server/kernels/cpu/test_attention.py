@@ -123,6 +123,19 @@ def in_blocks(case: Case, layer: LayerPages, queries: jax.Array, size: int) -> n
     return np.asarray(made)[:rows]
 
 
+def test_a_token_gets_the_same_bits_beside_images_whose_tokens_see_each_other() -> None:
+    case = Case(3, 2, 8, 8, 2, 64, 64, 16, 5, run=5)
+    batch, tokens = batch_of(case, CpuAttention()), new_tokens(case)
+    alone = replace(batch, block_ahead=jnp.zeros_like(batch.block_ahead))
+    made, wanted = (
+        np.asarray(attend_compiled(case, each, filled(case, key_major_shapes, write), *tokens)[0])
+        for each in (batch, alone)
+    )
+    looks = np.pad(np.asarray(batch.block_ahead).ravel() > 0, (case.decodes, 0))
+    np.testing.assert_array_equal(made[~looks], wanted[~looks])
+    assert (made[looks] != wanted[looks]).any()
+
+
 def test_a_step_without_rows_gives_none() -> None:
     case = Case(0, 0, 1, 4, 2, 16, 16, 16, 2)
     batch = replace(
