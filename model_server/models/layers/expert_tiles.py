@@ -6,6 +6,7 @@ are not read, nor are those of padding.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -54,7 +55,8 @@ def in_tiles(
     made = _product(inner, kernels.down, by._replace(rows=jnp.arange(len(order), dtype=jnp.int32)))
     by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
     shares = jnp.ones_like(routes.weights) if weigh_inputs else routes.weights
-    return jnp.sum(by_token * shares[..., None], axis=1)
+    # In the order of the routes: XLA's sums have one that depends on the number of tokens.
+    return functools.reduce(jnp.add, (by_token[:, i] * shares[:, i, None] for i in range(chosen)))
 
 
 def _of_live(experts: jax.Array, live: jax.Array | None, nobody: int) -> jax.Array:

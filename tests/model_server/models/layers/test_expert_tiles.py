@@ -21,6 +21,7 @@ from model_server.models.weights.weight import WeightForm, blueprint
 from tests.each_case import Failures
 
 COUNT, EMBED, FFW, TOKENS = 5, 64, 48, 7
+SILU = activation_of("silu")
 CASES: dict[str, dict[str, Any]] = {
     "bfloat16": {},
     "int8": {"quantize": "int8"},
@@ -41,7 +42,7 @@ def made(
     *,
     tiles: bool,
     quantize: str | None = None,
-    activation: Any = activation_of("silu"),
+    activation: Any = SILU,
     gated: bool = True,
     biased: bool = False,
     weigh_inputs: bool = False,
