@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -147,11 +148,14 @@ def test_an_experts_weight_is_read_back_and_differentiated() -> None:
 
     x = jnp.asarray(seen()).astype(jnp.bfloat16).astype(jnp.float32)
     weigh = np.random.default_rng(3).normal(size=(len(by.rows), OUTPUTS)).astype(np.float32)
-    natively, wanted = (
-        jax.grad(lambda x, made=made: jnp.sum(made(x) * weigh))(x)
-        for made in (lambda x: expert_product(weights.form, x, weights.tiles, by), plainly)
-    )
-    np.testing.assert_allclose(natively, wanted, 1e-4, 1e-4)
+
+    def natively(x: jax.Array) -> Any:
+        return expert_product(weights.form, x, weights.tiles, by)
+
+    def gradient(made: Callable[[jax.Array], Any]) -> jax.Array:
+        return jax.grad(lambda x: jnp.sum(made(x) * weigh))(x)
+
+    np.testing.assert_allclose(gradient(natively), gradient(plainly), 1e-4, 1e-4)
 
 
 def test_what_does_not_fit_is_an_error_and_no_crash() -> None:
