@@ -107,7 +107,9 @@ def plainly(case: Case, x: np.ndarray, routes: Routes) -> np.ndarray:
     def product(seen: np.ndarray, expert: int, part: str) -> np.ndarray:
         weight = weights[f"{expert}.{part}"]
         if case.scheme is not None:
-            packing = Packing(case.scheme.kind, case.scheme.block, offset=False)
+            packing = Packing(
+                case.scheme.kind, case.scheme.block, offset=case.scheme.kind == "int4"
+            )
             weight = quantize(weight, packing).dequantized()
         return weight @ seen + (weights[f"{part}.bias"][expert] if case.biased else 0)
 
