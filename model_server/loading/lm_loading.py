@@ -336,17 +336,17 @@ def measure(
 ) -> StepTimes | None:
     """Measure every bucket, on all hosts of a replica together.
 
-    start: what the last one measured holds if it is less: the machine was busy with something else
-    since. It keeps the times. Returns None for a runner without buckets of its own.
+    start: keeps the times. What earlier starts measured holds if it is less, since the machine is
+    busy with something else at times; once enough have, nothing is measured. Returns None for a
+    runner without buckets of its own.
     """
     buckets = deployment.buckets
     before = () if start is None else start.seconds
-    runs = 1 if before else _MEASURED_RUNS
     try:
-        numbers = range(min(runner.warmups, len(buckets)))
-        seconds = tuple(_seconds(runner, index, runs) for index in numbers)
-        if len(before) == len(seconds):
-            seconds = tuple(map(min, seconds, before))
+        if start is not None and start.is_measured:
+            seconds = before
+        else:
+            seconds = _measured(runner, len(buckets), before)
         if start is not None:
             start.keep(seconds)
     except BaseException:
@@ -356,6 +356,13 @@ def measure(
     logger.info("%s: steps take %s", name, ", ".join(told))
     block, skips = deployment.limits.prefill_block, deployment.program.skips
     return StepTimes.measured(buckets, seconds, block, skips=skips)
+
+
+def _measured(runner: Runner, buckets: int, before: Sequence[float]) -> tuple[float, ...]:
+    """Return the seconds of each bucket, or those before if they are less."""
+    runs = 1 if before else _MEASURED_RUNS
+    seconds = [_seconds(runner, index, runs) for index in range(min(runner.warmups, buckets))]
+    return tuple(map(min, seconds, before)) if len(before) == len(seconds) else tuple(seconds)
 
 
 def told_draft_tokens(limits: EngineLimits) -> str:
