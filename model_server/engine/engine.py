@@ -86,8 +86,7 @@ class Engine:
         if on_hang is not None:
             self._watchdog = Watchdog(limit_s(step_limit_s, times), times, on_hang)
         self._changed = threading.Condition()  # guards all below
-        # To add, ids to cancel, and what else this thread is to do between two steps
-        self._inbox: deque[Sequence | int | Callable[[], None]] = deque()
+        self._inbox: deque[Sequence | int | Callable[[], None]] = deque()  # to add, cancel, do
         self._places = Places(self._limits, self._scheduler)
         self._ids = ids or Ids()
         self._take_over = take_over
@@ -274,8 +273,7 @@ class Engine:
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
             busy = launched or in_flight or done
-            idle = not self._scheduler.live or self.pauses.reached
-            assert busy or idle, "live, but nothing to do"
+            assert busy or self.pauses.reached or not self._scheduler.live, "nothing to do"
             in_flight = launched
 
     def _schedule(self, now_s: float) -> list[Step]:

@@ -9,20 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from model_server.engine.part import EnginePart
+from sax.weights import Pausing
 
 Made = TypeVar("Made")
-
-
-class Pausing(StrEnum):
-    """What a pause makes of answers that have begun."""
-
-    WAIT = "wait"  # they end first
-    KEEP = "keep"  # they stop, and go on with the keys and values that they have
-    RECOMPUTE = "recompute"  # they stop, and their keys and values are computed again
 
 
 class _Job(NamedTuple):

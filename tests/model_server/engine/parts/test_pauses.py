@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.engine import Engine, EngineRequest
 from model_server.engine.limits import EngineLimits
-from model_server.engine.parts.pauses import Pausing
 from model_server.engine.types import BeamSettings
 from sax.errors import ShuttingDown
+from sax.weights import Pausing
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, next_token
 
