@@ -314,7 +314,7 @@ class Engine:
         do.
         """
         with self._changed:
-            if may_rest and (not self._scheduler.live or self.pauses.rests):
+            if may_rest and self.pauses.rests:
                 self._resting = not self._scheduler.live
                 self._clock.read_s = None
                 self._changed.notify_all()

@@ -75,7 +75,7 @@ class Pauses(EnginePart[None]):
     @property
     def rests(self) -> bool:
         """True if there is nothing to do before something arrives."""
-        return self.reached and not self._jobs
+        return not self._jobs and (self.reached or not self.live)
 
     def renew(self) -> None:
         """Let no sequence that begins from now on reuse keys and values of before. In a job."""

@@ -89,6 +89,14 @@ def test_answers_that_have_begun_end_before_the_change_and_others_come_behind_it
         assert (inbox.end(each), inbox.tokens(each)) == ("length", of_weight(1)), each
 
 
+def test_a_job_is_done_once_the_last_answer_has_ended(start: Start) -> None:
+    runner, engine, inbox, first = begun(start)
+    done = changed(runner, engine, Pausing.WAIT)
+    freed(runner)
+    done.result(60)
+    assert (inbox.end(first), inbox.tokens(first)) == ("length", of_weight(0))
+
+
 def test_answers_that_are_kept_go_on_with_the_keys_and_values_that_they_have(start: Start) -> None:
     runner, engine, inbox, first = begun(start)
     done = changed(runner, engine, Pausing.KEEP)
