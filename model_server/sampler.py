@@ -68,7 +68,13 @@ class Sampler:
 
         Raises LoadFailed and its subclasses, InvalidRequest, for a model that makes no tokens, too.
         """
-        spec = ModelSpec("/sax/here/sampler", model_path, checkpoint, 1, overrides=overrides or {})
+        spec = ModelSpec(
+            model_id="/sax/here/sampler",
+            model_path=model_path,
+            checkpoint=checkpoint,
+            replicas=1,
+            overrides=overrides or {},
+        )
         loaded = make_loader(config or ModelServerConfig())(spec, _quiet)
         if not isinstance(loaded, Loaded):
             loaded.close()

@@ -99,7 +99,8 @@ def train(sampler: PolicySampler, steps: int, seed: int = 0) -> Iterator[Step]:
         texts = [(*prompt, *one.tokens) for prompt, one in zip(prompts, answers, strict=True)]
         scored = np.array(sampler.score(texts, [len(each) for each in prompts]), np.float32)
         sampled = np.array([one.logprobs for one in answers], np.float32)
-        rewards = np.array([reward(*each) for each in zip(asked, (a.tokens for a in answers))])
+        told = zip(asked, answers, strict=True)
+        rewards = np.array([reward(numbers, answer.tokens) for numbers, answer in told])
         made, plain = gradient(weights, jnp.asarray(texts), scored, _advantages(rewards))
         changes, state = optimiser.update(made, state, weights)
         weights = optax.apply_updates(weights, changes)

@@ -80,7 +80,9 @@ class HostWeights:
                 raise CheckpointError("this process was given no such arrays")
             yield NamedTensors(GivenArrays(GIVEN[name]))
         elif scheme == "shm":
-            with closing(NamedTensors(StoredFile(shared_memory(name)))) as shared:
+            file = shared_memory(name)
+            self._opener.place(str(file), _quiet)
+            with closing(NamedTensors(StoredFile(file))) as shared:
                 yield shared
         elif (file := _single_file(source)) is not None:
             self._opener.place(source, _quiet)

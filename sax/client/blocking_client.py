@@ -175,6 +175,7 @@ class Client:
     sleep = _blocking(AsyncClient.sleep)
     wake = _blocking(AsyncClient.wake)
     weights = _blocking(AsyncClient.weights)
+    change_weights = _blocking(AsyncClient.change_weights)
     rollback = _blocking(AsyncClient.rollback)
     versions = _blocking(AsyncClient.versions)
     events = _blocking(AsyncClient.events)

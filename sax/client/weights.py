@@ -105,22 +105,28 @@ class WeightCalls:
         self, model_id: str, *, timeout_s: float | None = None
     ) -> list[ReplicaWeights]:
         """Return the version of the weights of each ready replica, and whether it serves."""
-        return await self._ask(WeightAction.STATUS, model_id, timeout_s)
+        change = WeightChange(model_id=model_id, action=WeightAction.STATUS)
+        return await self.change_weights(change, timeout_s)
+
+    async def change_weights(
+        self, change: WeightChange, timeout_s: float | None = CHANGE_S
+    ) -> list[ReplicaWeights]:
+        """Ask every ready replica for a change; one that did not follow has an error in words.
+
+        Raises as the calls above, the replicas' error if none of them followed.
+        """
+        answer = cell_pb2.WeightsResponse
+        request = encode_weights(change)
+        reply = await self._admin.change("Cell/Weights", request, answer, timeout_s)
+        return [decode_replica(each) for each in reply.replicas]
 
     async def _weights(
         self, action: WeightAction, model_id: str, timeout_s: float | None, **more: Any
     ) -> list[ReplicaWeights]:
-        replicas = await self._ask(action, model_id, timeout_s, **more)
+        change = WeightChange(model_id=model_id, action=action, **more)
+        replicas = await self.change_weights(change, timeout_s)
         check_alike(model_id, replicas)
         return replicas
-
-    async def _ask(
-        self, action: WeightAction, model_id: str, timeout_s: float | None, **more: Any
-    ) -> list[ReplicaWeights]:
-        request = encode_weights(WeightChange(model_id=model_id, action=action, **more))
-        answer = cell_pb2.WeightsResponse
-        reply = await self._admin.change("Cell/Weights", request, answer, timeout_s)
-        return [decode_replica(each) for each in reply.replicas]
 
 
 @contextmanager

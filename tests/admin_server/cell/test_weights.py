@@ -50,10 +50,15 @@ async def test_a_model_without_a_ready_replica_has_no_weights_to_change(admin: R
             await client.sleep(M)
 
 
+def spec_of(acls: dict[str, str]) -> ModelSpec:
+    model = {"model_id": M, "model_path": "llama", "checkpoint": "/one"}
+    return ModelSpec(**model, replicas=1, acls=acls, admin_acl="owner")
+
+
 def test_the_right_to_change_weights_is_one_of_its_own() -> None:
     access = Access(enforced=True, cell="/sax/test", admins=parse_acl("root", "admin_acl"))
     open_to_all = {"*": "*", "lm.generate": "*", METHOD: "trainer"}
-    spec = ModelSpec(M, "llama", "/one", 1, acls=open_to_all, admin_acl="owner")
+    spec = spec_of(open_to_all)
 
     def may(name: str, spec: ModelSpec) -> bool:
         with suppress(PermissionDenied):
@@ -63,6 +68,6 @@ def test_the_right_to_change_weights_is_one_of_its_own() -> None:
 
     names = ("", "root", "owner", "trainer", "user")
     assert [may(name, spec) for name in names] == [False, True, True, True, False]
-    unlisted = ModelSpec(M, "llama", "/one", 1, acls={"*": "*"}, admin_acl="owner")
+    unlisted = spec_of({"*": "*"})
     assert [may(name, unlisted) for name in names] == [False, True, True, False, False]
     access.check_weights(Principal("user"), None)  # it does not exist, which the caller reports
