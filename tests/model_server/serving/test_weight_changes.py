@@ -184,19 +184,20 @@ async def test_arrays_shared_memory_and_single_tensors_replace_weights(
 ) -> None:
     servable = LmServable("/sax/test/m", loaded)
     new = await of(loader, folders.new)
-    halves = list(folders.tensors)[::2], list(folders.tensors)[1::2]
+    first = {each: array for each, array in folders.tensors.items() if ".layers.0." in each}
+    rest = {each: array for each, array in folders.tensors.items() if each not in first}
     name = f"sax-test-{secrets.token_hex(6)}"
     shared = Path("/dev/shm") / name
     try:
-        save_file({each: folders.tensors[each] for each in halves[0]}, shared)
-        GIVEN["half"] = {each: folders.tensors[each] for each in halves[1]}
+        save_file(first, shared)
+        GIVEN["rest"] = rest
         await servable.weights.update(change(f"shm:{name}", partial=True))
         assert await answer(servable) != new
-        await servable.weights.update(change("memory:half", partial=True))
+        await servable.weights.update(change("memory:rest", partial=True))
         assert await answer(servable) == new
     finally:
         shared.unlink(missing_ok=True)
-        GIVEN.pop("half", None)
+        GIVEN.pop("rest", None)
     await servable.weights.sleep()
     with pytest.raises(InvalidRequest, match="came from memory"):
         await servable.weights.wake()
@@ -213,6 +214,8 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_weights_serve_o
     whole = (torn / "model.safetensors").read_bytes()
     (torn / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     GIVEN["ints"] = {NORM: np.ones(64, np.int32)}
+    part = "model.layers.0.self_attn.k_proj.weight"
+    GIVEN["part"] = {part: folders.tensors[part]}
     GIVEN["other"] = {"model.norm.bias": np.ones(64, np.float32)}
     refusals: dict[str, tuple[WeightChange, type[SaxError], str]] = {
         "other shapes": (change(str(wide)), CheckpointError, r"\[65\]"),
@@ -220,6 +223,7 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_weights_serve_o
         "missing": (change(str(folders.at / "no")), CheckpointError, "does not exist"),
         "ints": (change("memory:ints", partial=True), CheckpointError, "int32"),
         "unknown": (change("memory:other", partial=True), CheckpointError, "norm.bias"),
+        "fused": (change("memory:part", partial=True), CheckpointError, r"give .*v_proj"),
         "some": (change("memory:ints"), CheckpointError, "int32"),
         "not given": (change("memory:none"), CheckpointError, "given no such arrays"),
         "shm": (change("shm:../etc"), CheckpointError, "names no shared memory"),
@@ -231,7 +235,7 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_weights_serve_o
         with pytest.raises(kind, match=text):
             await servable.weights.update(asked)
         assert await answer(servable) == old, name
-    del GIVEN["ints"], GIVEN["other"]
+    del GIVEN["ints"], GIVEN["other"], GIVEN["part"]
     assert servable.weights.version == ""
     await servable.close(10)
 
