@@ -75,7 +75,9 @@ class Sampler:
             replicas=1,
             overrides=overrides or {},
         )
-        loaded = make_loader(config or ModelServerConfig())(spec, _quiet)
+        loader = make_loader(config or ModelServerConfig())
+        loaded = loader(spec, _quiet)
+        loader.watch.stop()  # a trainer compiles programs of its own
         if not isinstance(loaded, Loaded):
             loaded.close()
             raise InvalidRequest(f"{checkpoint} makes no tokens: name a language model")

@@ -25,6 +25,7 @@ import optax
 
 from examples.grpo import policy
 
+OPTIMISER = optax.adam(2e-3)
 PROMPTS, ANSWERS, DIGITS = 16, 8, 2  # of a step; answers of a prompt; tokens of an answer
 
 
@@ -50,6 +51,15 @@ class PolicySampler(Protocol):
     def update_weights(self, source: Mapping[str, Any]) -> str: ...
 
 
+class Moved(NamedTuple):
+    """The weights after a step, and what the plain model said of its tokens."""
+
+    weights: policy.Weights
+    state: optax.OptState
+    served: policy.Weights
+    plain: jax.Array  # f32[B, N]
+
+
 class Step(NamedTuple):
     """What one step was like."""
 
@@ -67,10 +77,14 @@ def reward(numbers: tuple[int, int], answer: tuple[int, ...]) -> float:
 
 
 @jax.jit
-def gradient(
-    weights: policy.Weights, ids: jax.Array, logprobs: jax.Array, advantages: jax.Array
-) -> tuple[policy.Weights, jax.Array]:
-    """Return the gradient of the policy's loss, and the plain model's log-probabilities.
+def moved(
+    weights: policy.Weights,
+    state: optax.OptState,
+    ids: np.ndarray,
+    logprobs: np.ndarray,
+    advantages: np.ndarray,
+) -> Moved:
+    """Move the weights along the gradient of the policy's loss.
 
     ids: i32[B, T]. logprobs: f32[B, N], the trainer's of the last N tokens. advantages: f32[B].
     """
@@ -81,14 +95,16 @@ def gradient(
         ratio = jnp.exp(value - logprobs)
         return -jnp.mean(ratio * advantages[:, None]), plain
 
-    return jax.grad(loss, has_aux=True)(weights)
+    gradient, plain = jax.grad(loss, has_aux=True)(weights)
+    changes, state = OPTIMISER.update(gradient, state, weights)
+    weights = optax.apply_updates(weights, changes)
+    return Moved(weights, state, policy.served(weights), plain)
 
 
 def train(sampler: PolicySampler, steps: int, seed: int = 0) -> Iterator[Step]:
     """Train from random weights, which the sampler is given first; yield each step."""
     weights = policy.random_weights(seed)
-    optimiser = optax.adam(2e-3)
-    state = optimiser.init(weights)
+    state = jax.jit(OPTIMISER.init)(weights)
     draw = np.random.default_rng(seed)
     sampler.update_weights(policy.served(weights))
     for number in range(steps):
@@ -101,19 +117,18 @@ def train(sampler: PolicySampler, steps: int, seed: int = 0) -> Iterator[Step]:
         sampled = np.array([one.logprobs for one in answers], np.float32)
         told = zip(asked, answers, strict=True)
         rewards = np.array([reward(numbers, answer.tokens) for numbers, answer in told])
-        made, plain = gradient(weights, jnp.asarray(texts), scored, _advantages(rewards))
-        changes, state = optimiser.update(made, state, weights)
-        weights = optax.apply_updates(weights, changes)
-        sampler.update_weights(policy.served(weights))
+        ids = np.array(texts, np.int32)
+        weights, state, served, plain = moved(weights, state, ids, scored, _advantages(rewards))
+        sampler.update_weights(served)
         divergence, rounding = (np.abs(each - sampled).max() for each in (scored, plain))
         yield Step(float(rewards.mean()), float(divergence), float(rounding))
 
 
-def _advantages(rewards: np.ndarray) -> jax.Array:
+def _advantages(rewards: np.ndarray) -> np.ndarray:
     """f32[B]: each reward beside those of the other answers to its prompt."""
     groups = rewards.reshape(PROMPTS, ANSWERS)
     spread = groups.std(1, keepdims=True) + 1e-4
-    return jnp.asarray(((groups - groups.mean(1, keepdims=True)) / spread).ravel(), jnp.float32)
+    return ((groups - groups.mean(1, keepdims=True)) / spread).ravel().astype(np.float32)
 
 
 def main() -> None:

@@ -64,10 +64,11 @@ def random_weights(seed: int) -> Weights:
     made: Weights = {}
     for name, shape in shapes().items():
         spread = draw.standard_normal(shape) / np.sqrt(shape[-1]) if len(shape) > 1 else 1.0
-        made[name] = jnp.asarray(np.broadcast_to(spread, shape), jnp.float32)
+        made[name] = jax.device_put(np.broadcast_to(spread, shape).astype(np.float32))
     return made
 
 
+@jax.jit
 def served(weights: Weights) -> Weights:
     """Return the weights as the sampler has them, in bfloat16."""
     return {name: array.astype(jnp.bfloat16) for name, array in weights.items()}
