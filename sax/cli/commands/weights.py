@@ -12,7 +12,7 @@ from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.terminal import open_client
 from sax.client.weights import CHANGE_S
-from sax.command import AsJson, say
+from sax.command import AsJson
 from sax.weights import Pausing
 
 Mode = Annotated[
@@ -69,7 +69,7 @@ def update_weights(
     if as_json:
         print(json.dumps({"model": model, "version": version}))
     else:
-        say(f"{model} has weights of version {version}")
+        print(f"{model} has weights of version {version}")
 
 
 def pause(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
@@ -81,7 +81,7 @@ def pause(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
     """
     with open_client(ctx) as client:
         client.pause(model, mode)
-    say(f"paused {model}")
+    print(f"paused {model}")
 
 
 def resume(ctx: typer.Context, model: Model) -> None:
@@ -93,7 +93,7 @@ def resume(ctx: typer.Context, model: Model) -> None:
     """
     with open_client(ctx) as client:
         client.resume(model)
-    say(f"resumed {model}")
+    print(f"resumed {model}")
 
 
 def sleep(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
@@ -105,7 +105,7 @@ def sleep(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
     """
     with open_client(ctx) as client:
         client.sleep(model, mode)
-    say(f"{model} sleeps")
+    print(f"{model} sleeps")
 
 
 def wake(
@@ -123,7 +123,7 @@ def wake(
     """
     with open_client(ctx) as client:
         client.wake(model, absolute_checkpoint(checkpoint) if checkpoint else "")
-    say(f"{model} is awake")
+    print(f"{model} is awake")
 
 
 def weights(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
@@ -139,4 +139,4 @@ def weights(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
         print(json.dumps([asdict(each) for each in replicas]))
         return
     for each in replicas:
-        say(f"{each.address}  {each.version}  {each.state}")
+        print(f"{each.address}  {each.version}  {each.state}")
