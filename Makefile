@@ -71,7 +71,8 @@ help:
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
 	@echo 'make kernels-sanitize  test them with the sanitizers of addresses and undefined behaviour'
-	@echo 'make docs    regenerate errors.md, sampling.md, models.md and api.md in docs/reference'
+	@echo 'make docs    regenerate the pages of docs/reference that are made from code'
+	@echo 'make site    build the docs as a site into $(SITE)/built'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
 	@echo 'make page-pictures  take the screenshots of docs/how_to/page.md, with Chromium'
 	@echo 'make house   print the rooms of the tree and write them to docs/explanation/architecture.md'
@@ -260,8 +261,27 @@ docs: install
 	$(BIN)/python -m sax.cli.fields_page > docs/reference/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/reference/models.md
 	$(BIN)/python -m http_gateway.api_page > docs/reference/api.md
+	for page in commands flags laptop sdk; do \
+	  $(BIN)/python -m tests.docs.$${page}_page > docs/reference/$$page.md || exit 1; \
+	done
 	$(BIN)/python -m tests.docs.parity
 	$(BIN)/python -m tests.docs.walks
+
+# The docs as a site, by a builder in an environment of its own: VERSION= names it in the list of
+# versions of PAGES=FOLDER, where a folder that holds all of them is to have it, too.
+.PHONY: site
+SITE := $(CACHE)/site
+VERSION ?= main
+site: $(SITE)/installed
+	$(PYTHON) -m tests.tools.site source $(SITE)
+	cd $(SITE) && venv/bin/zensical build --clean --strict
+	$(PYTHON) -m tests.tools.site check $(SITE)/built
+	$(if $(PAGES),$(PYTHON) -m tests.tools.site publish $(SITE)/built $(PAGES) $(VERSION))
+
+$(SITE)/installed: requirements/site.txt
+	$(PYTHON) -m venv $(SITE)/venv
+	$(SITE)/venv/bin/python -m pip install --quiet --require-hashes -r requirements/site.txt
+	@touch $@
 
 # Two golden cases made again by their makers, in an environment of their own (1.5 GB), and compared.
 .PHONY: golden
@@ -341,6 +361,7 @@ locks: dev
 	$(call lock,model-tpu,pyproject.toml --extra tpu --extra media --extra traces)
 	$(call lock,model-cuda,pyproject.toml --extra cuda --extra media --extra traces)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
+	$(call lock,site,--group site)
 
 # --- native CPU kernels -----------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ async def _serve(config: AdminConfig) -> None:
 
 
 def parse(arguments: list[str]) -> AdminConfig:
-    parser = _parser()
+    parser = make_parser()
     flags = parser.parse_args(arguments)
     only_check = parser.take_own(vars(flags))
     try:
@@ -124,7 +124,7 @@ def _config(flags: argparse.Namespace) -> AdminConfig:
     )
 
 
-def _parser() -> ServerParser:
+def make_parser() -> ServerParser:
     default = AdminConfig()
     parser = ServerParser(
         prog="python -m admin_server",

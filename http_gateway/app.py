@@ -30,6 +30,7 @@ from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.llama_cpp.routes import LlamaCppRoutes
+from http_gateway.mcp.routes import McpRoutes
 from http_gateway.mcp.servers import McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes import (
@@ -61,8 +62,10 @@ from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.stored import PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
+from http_gateway.operators.routes import OperatorRoutes
+from http_gateway.operators.running import Running, RunningRequests
 from http_gateway.ops import OpsRoutes
-from http_gateway.page.cell import CellRoutes
+from http_gateway.page.cell import CellRoutes, WatchedCell
 from http_gateway.page.routes import PageRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
@@ -107,11 +110,14 @@ def create_app(
     app.openapi = cache(partial(_document, app))
     mcp = mcp or McpServers(urls=read_mcp_servers(config.mcp_servers))
     openai, embeddings, limiter = OpenAiRoutes(backend), EmbeddingRoutes(backend), Limiter()
+    running, cell = RunningRequests(), WatchedCell(client)
     for routes in (
         OpsRoutes(catalog, metrics, generation, closed=authentication.on),
         DocsRoutes(app.openapi),
         PageRoutes(),
-        CellRoutes(client),
+        CellRoutes(cell),
+        OperatorRoutes(running, cell, config.trace_url),
+        McpRoutes(mcp),
         SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend),
         openai,
         AnthropicRoutes(backend, mcp),
@@ -124,7 +130,7 @@ def create_app(
     app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings, mcp)
     for kind in (AudioRoutes, RelevanceRoutes, TokenRoutes, LlamaCppRoutes):
         app.include_router(kind(backend).router())
-    _add_middleware(app, backend, authentication, limiter, tracer)
+    _add_middleware(app, backend, authentication, limiter, tracer, running)
     _explain_errors(app, generation)
     return app
 
@@ -135,6 +141,7 @@ def _add_middleware(
     authentication: Authentication,
     limiter: Limiter,
     tracer: Tracer,
+    running: RunningRequests,
 ) -> None:
     """The last one sees a request first."""
     config, metrics = backend.config, backend.metrics
@@ -142,6 +149,7 @@ def _add_middleware(
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)
+    app.add_middleware(Running, running=running)
     app.add_middleware(
         Auth,
         authentication=authentication,

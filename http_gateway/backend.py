@@ -221,6 +221,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
+        gone.result()
         raise Cancelled("the client disconnected")
     finally:
         await stop(task, gone)

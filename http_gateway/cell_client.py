@@ -24,6 +24,7 @@ from sax.types import (
     SaxmlSamples,
     TokenChunk,
     Tokenized,
+    Version,
 )
 from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.extra_inputs import ExtraInputs
@@ -81,6 +82,8 @@ class CellClient(Protocol):
     async def events(
         self, model_id: str = "", *, before: int = 0, limit: int = 0
     ) -> Sequence[Event]: ...
+
+    async def versions(self, model_id: str) -> Sequence[Version]: ...
 
     async def unpublish(self, model_id: str) -> object: ...
 

@@ -63,6 +63,7 @@ class GatewayConfig:
     ollama_changes: bool = False  # Ollama's pull, create, copy and delete change the cell's models
     cors_origins: str = ""  # of web pages that may call; "": none, "*": any
     media_hosts: str = ""  # hosts from which images may be fetched; "": none
+    trace_url: str = ""  # of a trace at the collector, with {trace_id} in it; "": not known
     mcp_servers: str = ""  # URLs of MCP servers that requests may name; "": none
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
@@ -81,6 +82,7 @@ class GatewayConfig:
         parse_networks(self.trusted_proxies)
         MediaHosts.parse(self.media_hosts)
         read_mcp_servers(self.mcp_servers)
+        _check_trace_url(self.trace_url)
         chosen = (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS), ("batches", BATCHES))
         for name, choices in chosen:
             if (value := getattr(self, name)) not in choices:
@@ -89,3 +91,11 @@ class GatewayConfig:
         for name in _COUNTS:
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"--{name} {value}: give at least 1")
+
+
+def _check_trace_url(url: str) -> None:
+    if url and not (url.startswith(("http://", "https://")) and "{trace_id}" in url):
+        raise ValueError(
+            f"--trace_url {url!r}: give an address of http or https with {{trace_id}} in it, such "
+            "as https://jaeger.example.com/trace/{trace_id}"
+        )

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from http_gateway.access.line import AccessLine
+from http_gateway.access.line import AccessLine, is_polled
 from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.access.request_span import RequestSpan
 from http_gateway.config import GatewayConfig
@@ -63,7 +63,7 @@ class RequestEnvelope:
         headers = Headers(scope=scope)
         record = RequestRecord(_request_id(headers), scope["method"])
         record.enter()
-        self._trace(record, headers)
+        self._trace(record, headers, scope["path"])
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["arrived"] = record.request_id, record.arrived_s
         reply = _RecordingSend(send, record)
@@ -79,10 +79,11 @@ class RequestEnvelope:
             self._metrics.in_flight.dec()
             self._end(scope, record, reply, body.size)
 
-    def _trace(self, record: RequestRecord, headers: Headers) -> None:
+    def _trace(self, record: RequestRecord, headers: Headers, path: str) -> None:
         """Begin the request's span; without traces of our own, pass on the client's."""
         parent = TraceContext.parse(headers.get(trace_context.KEY, ""))
-        context = self._tracer.start(parent)
+        wanted = parent is not None or not is_polled(path)
+        context = self._tracer.start(parent) if wanted else None
         if context is not None and context.sampled:
             record.span = RequestSpan(self._tracer, context, parent)
         above = context or parent

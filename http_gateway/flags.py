@@ -28,6 +28,14 @@ example:
 
 def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     """Parse a command line; on a bad one, print the error and exit with status 2."""
+    parser = make_parser()
+    try:
+        return GatewayConfig(**vars(parser.parse_args(arguments)))
+    except (ValueError, SaxError) as error:
+        parser.error(str(error))
+
+
+def make_parser() -> argparse.ArgumentParser:
     default = GatewayConfig()
     parser = argparse.ArgumentParser(
         prog="http_gateway",
@@ -40,10 +48,7 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     _add_limits(parser, default)
     _add_formats(parser, default)
     _add_store(parser, default)
-    try:
-        return GatewayConfig(**vars(parser.parse_args(arguments)))
-    except (ValueError, SaxError) as error:
-        parser.error(str(error))
+    return parser
 
 
 def _add_network(parser: argparse.ArgumentParser, default: GatewayConfig) -> None:
@@ -108,6 +113,13 @@ def _add_access(parser: argparse.ArgumentParser, default: GatewayConfig) -> None
         metavar="URLS",
         help="comma-separated URLs of the MCP servers that requests may name, and this "
         "gateway then calls, such as https://mcp.example.com/mcp; exactly these (default: none)",
+    )
+    add(
+        "--trace_url",
+        default=default.trace_url,
+        metavar="URL",
+        help="where people look at a trace, such as https://jaeger.example.com/trace/{trace_id}: "
+        "the page links its running requests there (default: no links)",
     )
     add(
         "--access_log",

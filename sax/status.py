@@ -40,21 +40,27 @@ class Status:
     text: str = ""
 
     def ok(self) -> bool:
+        """Return True if the call succeeded."""
         return self.status_code is StatusCode.OK
 
     def code(self) -> StatusCode:
+        """Return the code by name."""
         return self.status_code
 
     def code_int(self) -> int:
+        """Return the code's number."""
         return int(self.status_code)
 
     def raw_code(self) -> int:
+        """Return the same number, under abseil's other name."""
         return int(self.status_code)
 
     def message(self) -> str:
+        """Return the text of the error."""
         return self.text
 
     def to_string(self) -> str:
+        """Return code and text in one line."""
         return "OK" if self.ok() else f"{self.status_code.name}: {self.text}"
 
     def __str__(self) -> str:

@@ -18,6 +18,13 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 READY = "document.querySelector('#model').value !== ''"
 
 
+def choose(page: Any, model: str, box: str = "#model") -> None:
+    """Choose a model by its name, in the box that searches them."""
+    page.locator(f"{box}-list [data-value='{model}']").wait_for(state="attached")
+    page.fill(box, model)
+    page.keyboard.press("Enter")
+
+
 def program() -> str | None:
     """Path of a Chromium; SAX_TEST_CHROMIUM names another."""
     named = os.environ.get("SAX_TEST_CHROMIUM")

@@ -131,7 +131,7 @@ def protecting(changed: Iterable[str]) -> list[str]:
     """The folders whose nightly tests a change of these files can break."""
     folders: set[str] = set()
     for file in changed:
-        if file.split("/")[0] in PACKAGES and not file.startswith("tests/"):
+        if file.split("/")[0] in (*PACKAGES, "examples") and not file.startswith("tests/"):
             folders.add(f"tests/{Path(file).parent.as_posix()}")
             for prefix, places in PROTECTED_BY.items():
                 if file.startswith(prefix):

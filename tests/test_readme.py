@@ -8,7 +8,7 @@ cell's. Blocks that only call make are checked against the Makefile with `make -
 suite.
 
 Those of docs/tutorial/coming_from.md run in another shell, except what was typed at other servers
-("text").
+("text"), and those of docs/tutorial/one_evening.md in a third, with the examples of the tree.
 
 docs/tutorial/islands.md, and the section of docs/how_to/operations.md on more than one host, have
 cells of their own; tests/docs/test_pages.py reads the commands for a cluster as the hosts of that
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from tests.demo_model import FILE, ROOT, demo_model
 from tests.docs.blocks import (
     COMING,
     CONTINUED,
+    EVENING,
     ISLANDS,
     PLANNING,
     README,
@@ -41,6 +43,7 @@ from tests.docs.blocks import (
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.command import options, sax
 from tests.model_server.tpu_compiler import needs_compiler
+from tests.real_models import minilm
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -60,6 +63,8 @@ def clone(tmp_path: Path) -> Path:
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".cache" / "models").mkdir(parents=True)
     (folder / ".cache" / "models" / FILE).symlink_to(demo_model())
+    for name in ("examples", "k8s"):
+        shutil.copytree(ROOT / name, folder / name)
     for name, words in (("sax", "-m sax.cli"), ("python", "")):
         script = folder / ".venv" / "bin" / name
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
@@ -78,9 +83,12 @@ def clone(tmp_path: Path) -> Path:
             id="for users of peers",
             marks=pytest.mark.nightly,
         ),
+        pytest.param(EVENING, 3, id="of one evening", marks=pytest.mark.nightly),
     ],
 )
 def test_every_block_runs(demo_cell: Cell, clone: Path, told: list[Block], answers: int) -> None:
+    if told is EVENING:
+        (clone / ".cache" / "models" / "all-MiniLM-L6-v2").symlink_to(minilm())
     script = clone / "blocks.sh"
     script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone, told)))
     result = _run(script, _environment(demo_cell.plan))
@@ -160,6 +168,7 @@ def _environment(plan: CellPlan) -> dict[str, str]:
     return {
         **os.environ,
         "SAX_ADMIN": plan.admin_address,
+        "SAX_URL": plan.gateway_url,
         "PYTHONPATH": str(ROOT),
         "NO_PROXY": "127.0.0.1",
     }

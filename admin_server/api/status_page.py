@@ -31,19 +31,10 @@ from admin_server.leadership.role import AdminRole
 from admin_server.ledger.audit import event_of
 from sax.auth.web_pages import WebRules
 from sax.errors import InvalidRequest, meaning
+from sax.look.cell_rows import model_row, servable_row, server_row
 from sax.look.page_file import page_files
 from sax.memory_parts import MemoryParts
-from sax.types import (
-    Autoscaling,
-    Event,
-    JoinedServer,
-    Placement,
-    Progress,
-    PublishedModel,
-    ReplicaStatus,
-    ServableInfo,
-    ServableStatus,
-)
+from sax.types import Event, JoinedServer, PublishedModel
 
 # Status page data of a cell as JSON values: totals, and one page of each list.
 #
@@ -141,111 +132,34 @@ def _server_words(server: JoinedServer) -> str:
 
 def _model(model: PublishedModel) -> dict[str, Any]:
     spec = model.spec
-    # Replicas that are not ready first: people look for those.
-    replicas = sorted(model.replicas, key=lambda r: r.status is ServableStatus.LOADED)
     return {
-        "model": spec.model_id,
-        "model_path": spec.model_path,
-        "checkpoint": spec.checkpoint,
+        **model_row(model, _REPLICAS_SHOWN, None),
         "overrides": {key: text[:200] for key, text in spec.overrides.items()},
-        "version": spec.version,
         "revision": spec.revision,
         "asked_replicas": spec.replicas,
         "wanted_replicas": model.wanted,
-        "ready_replicas": model.ready_replicas,
-        "autoscaling": _autoscaling(spec.autoscaling),
-        "scaling_reason": model.scaling_reason,
+        "autoscaling": None if spec.autoscaling is None else asdict(spec.autoscaling),
         "warnings": list(model.warnings),
-        "canary": _canary(model),
-        "placement": _placement(spec.placement),
-        "replicas": [_replica(replica) for replica in replicas[:_REPLICAS_SHOWN]],
-        "replicas_hidden": max(0, len(replicas) - _REPLICAS_SHOWN),
-    }
-
-
-def _autoscaling(scaling: Autoscaling | None) -> dict[str, Any] | None:
-    if scaling is None:
-        return None
-    return {
-        "min_replicas": scaling.min_replicas,
-        "max_replicas": scaling.max_replicas,
-        "target_queue": scaling.target_queue,
-    }
-
-
-def _canary(model: PublishedModel) -> dict[str, Any] | None:
-    if (canary := model.spec.canary) is None:
-        return None
-    return {
-        "version": canary.version,
-        "checkpoint": canary.checkpoint,
-        "overrides": {key: text[:200] for key, text in canary.overrides.items()},
-        "percent": canary.percent,
-        "ready_replicas": model.ready_canaries,
-    }
-
-
-def _placement(place: Placement) -> dict[str, Any]:
-    return {"tags": list(place.tags), "devices": place.devices, "memory": place.memory}
-
-
-def _replica(replica: ReplicaStatus) -> dict[str, Any]:
-    return {
-        "address": replica.address,
-        "status": replica.status,
-        "reason": replica.reason,
-        "note": replica.note,
-        "canary": replica.canary,
-        "progress": _progress(replica.progress),
+        "placement": asdict(spec.placement),
     }
 
 
 def _server(server: JoinedServer, troubles: Mapping[str, str], now: float) -> dict[str, Any]:
-    info, traffic = server.info, server.traffic
+    info, held = server.info, server.servables[:_SERVABLES_SHOWN]
     return {
-        "address": info.address,
+        **server_row(server, now, ()),
         "data_address": info.data_address,
         "debug_address": info.debug_address,
-        "chip_type": info.chip_type,
-        "chip_topology": info.chip_topology,
-        "devices": info.devices,
         "model_paths": len(info.model_paths),
-        "tags": list(info.tags),
         "incarnation": info.incarnation,
-        "memory_used": server.memory_used,
-        "memory_total": info.memory_total,
-        "seen_s_ago": round(max(0.0, now - server.last_seen_s), 1),
         "trouble": troubles.get(info.address, ""),
-        "dormant": server.dormant,
-        "pending_requests": traffic.pending,
-        "successes_per_second": round(traffic.successes_per_second, 2),
-        "errors_per_second": round(traffic.errors_per_second, 2),
-        "mean_latency_s": round(traffic.mean_latency_s, 4),
-        "servables": [_servable(one) for one in server.servables[:_SERVABLES_SHOWN]],
+        "servables": [{**servable_row(one), "memory_parts": _parts(one.parts)} for one in held],
         "servables_hidden": max(0, len(server.servables) - _SERVABLES_SHOWN),
-    }
-
-
-def _servable(servable: ServableInfo) -> dict[str, Any]:
-    return {
-        "model": servable.model_id,
-        "status": servable.status,
-        "reason": servable.reason,
-        "memory": servable.memory,
-        "memory_parts": _parts(servable.parts),
-        "kernels": servable.kernels,
-        "queued": servable.queued,
-        "running": servable.running,
-        "progress": _progress(servable.progress),
     }
 
 
 def _parts(parts: MemoryParts) -> dict[str, int] | None:
     return asdict(parts) if parts.total else None
-
-
-def _progress(progress: Progress | None) -> dict[str, Any] | None:
-    return None if progress is None else asdict(progress)
 
 
 def _event(event: Event) -> dict[str, Any]:

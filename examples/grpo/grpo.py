@@ -163,7 +163,7 @@ def _sampler(model: str | None) -> Any:
 
     folder = Path(tempfile.mkdtemp(prefix="grpo-")) / "policy"
     policy.write_folder(folder, policy.random_weights(0))
-    return Sampler(str(folder), config=ModelServerConfig(slots=64, page_size=16, max_context=64))
+    return Sampler(str(folder), config=ModelServerConfig(slots=16, page_size=16, max_context=64))
 
 
 def plotted(rewards: Sequence[float], width: int = 640, height: int = 240) -> str:

@@ -12,11 +12,13 @@ import time
 from dataclasses import dataclass
 
 from http_gateway.access.record import RequestRecord
+from sax.flags.last_lines import LastLines
 
 log = logging.getLogger("http_gateway.access")
 
 # Logged only if they fail.
-_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics", "/cell", "/page/{name}")
+_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics", "/page/{name}")
+_POLLED = ("/cell", "/cell/requests", "/cell/keys", "/cell/log")  # by an open page
 _PLAIN = re.compile(r'[^\s"=]+')
 
 
@@ -31,7 +33,7 @@ class AccessLine:
 
     def tell(self) -> None:
         """Log it, unless it is of a probe, a scrape or an open page that went well."""
-        if self.status >= 400 or self.route not in _QUIET:
+        if self.status >= 400 or self.route not in (*_QUIET, *_POLLED):
             log.info(self)
 
     def fields(self) -> dict[str, object]:
@@ -59,6 +61,11 @@ class AccessLine:
 
     def __str__(self) -> str:
         return " ".join([f"{name}={_text(value)}" for name, value in self.fields().items()])
+
+
+def is_polled(path: str) -> bool:
+    """Return True for what an open page asks for by itself: nobody looks for a trace of it."""
+    return path in _POLLED or path.startswith("/page/")
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -97,7 +104,7 @@ def configure_log(log_format: str) -> None:
     """Send this process's log to stderr in this format."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, handlers=[handler, LastLines()])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 

@@ -137,12 +137,14 @@ def _without(chat: ChatOptions, param: str) -> ChatOptions:
 
 
 def renamed(error: SaxError, names: Mapping[str, str]) -> SaxError:
-    """Return the error of a template without a variable under the name of the field at fault."""
-    name = names.get(error.param or "")
-    if name is None:
+    """Return the error under the name of the field at fault: a template's variable has another."""
+    param = error.param or ""
+    if (name := names.get(param)) is None:
         return error
+    if "." not in param:
+        return type(error)(error.text.replace(param, name, 1), param=name)
     return UnsupportedParameter(
         f"{name} is not supported: this model's chat template has no variable "
-        f"{(error.param or '').rpartition('.')[2]}; leave it out",
+        f"{param.rpartition('.')[2]}; leave it out",
         param=name,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypedDict
 
 import msgspec
@@ -18,16 +18,9 @@ from sax.auth.acl import caller
 from sax.auth.credentials import own_account, told_to_user
 from sax.auth.key_limits import KeyLimits
 from sax.errors import AdminUnavailable, SaxError, UnsupportedParameter
+from sax.look.cell_rows import ShownModel, ShownServer, model_row, server_row
 from sax.names import ModelId
-from sax.types import (
-    JoinedServer,
-    Overview,
-    Progress,
-    PublishedModel,
-    ReplicaStatus,
-    Rights,
-    ServableInfo,
-)
+from sax.types import JoinedServer, Overview, PublishedModel, Rights, ServableInfo
 
 _MOST_MODELS = 1000
 _MOST_SERVERS = 1000
@@ -35,90 +28,6 @@ _MOST_REPLICAS = 100  # of one model
 _FRESH_S = 1.0
 _TIMEOUT_S = 5.0
 _FRESH = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-
-
-class ShownProgress(TypedDict):
-    phase: str
-    done: int
-    total: int
-    unit: str
-
-
-class ShownReplica(TypedDict):
-    """One wanted replica; `address` is empty while no server was found for it."""
-
-    address: str
-    status: str
-    reason: str
-    note: str
-    progress: ShownProgress | None
-
-
-class ShownModel(TypedDict):
-    """One published model. `may_change`: null where the admin server does not tell."""
-
-    model: str
-    model_path: str
-    checkpoint: str
-    version: str
-    methods: list[str]
-    wanted_replicas: int
-    ready_replicas: int
-    scaling_reason: str
-    may_change: bool | None
-    replicas: list[ShownReplica]
-    replicas_hidden: int
-
-
-class ShownActivity(TypedDict):
-    """Load of a model on one server. The last seven are totals since it was loaded there: the
-    difference of two, by the time between them, is a rate. All 0: the server does not tell."""
-
-    slots: int
-    slots_used: int
-    pages: int
-    pages_used: int
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    answers_begun: int
-    first_token_s: float
-    answers_timed: int
-    token_interval_s: float
-
-
-class ShownServable(TypedDict):
-    """One model on one server, as the server reports it."""
-
-    model: str
-    status: str
-    reason: str
-    memory: int
-    kernels: str
-    queued: int
-    running: int
-    arrived: int
-    progress: ShownProgress | None
-    activity: ShownActivity
-
-
-class ShownServer(TypedDict):
-    """One model server. Rates and latency are those of the last minute."""
-
-    address: str
-    chip_type: str
-    chip_topology: str
-    devices: int
-    tags: list[str]
-    memory_used: int
-    memory_total: int
-    seen_s_ago: float
-    dormant: bool
-    pending_requests: int
-    successes_per_second: float
-    errors_per_second: float
-    mean_latency_s: float
-    servables: list[ShownServable]
 
 
 class ShownCell(TypedDict):
@@ -149,9 +58,11 @@ def shown_cell(
         "seen_at_s": sight.at_s,
         "admin": sight.failure or "ok",
         "may_publish": None if rights is None else rights.publish,
-        "models": [_model(model, rights) for model in models[:_MOST_MODELS]],
+        "models": [model_row(each, _MOST_REPLICAS, rights) for each in models[:_MOST_MODELS]],
         "models_hidden": max(0, len(models) - _MOST_MODELS),
-        "servers": [_server(each, limits, sight.at_s) for each in servers[:_MOST_SERVERS]],
+        "servers": [
+            server_row(each, sight.at_s, _held(each, limits)) for each in servers[:_MOST_SERVERS]
+        ],
         "servers_hidden": max(0, len(servers) - _MOST_SERVERS),
     }
 
@@ -164,81 +75,8 @@ def _cell_of(models: Iterable[PublishedModel], servers: Iterable[JoinedServer]) 
     return str(ModelId.parse(model_id).cell_id) if model_id else ""
 
 
-def _model(model: PublishedModel, rights: Rights | None) -> ShownModel:
-    spec = model.spec
-    return {
-        "model": spec.model_id,
-        "model_path": spec.model_path,
-        "checkpoint": spec.checkpoint,
-        "version": spec.version,
-        "methods": list(model.methods),
-        "wanted_replicas": model.wanted_replicas,
-        "ready_replicas": model.ready_replicas,
-        "scaling_reason": model.scaling_reason,
-        "may_change": None if rights is None else rights.may_change(spec.model_id),
-        "replicas": _replicas(model.replicas[:_MOST_REPLICAS]),
-        "replicas_hidden": max(0, len(model.replicas) - _MOST_REPLICAS),
-    }
-
-
-def _replicas(replicas: Sequence[ReplicaStatus]) -> list[ShownReplica]:
-    return [
-        {
-            "address": replica.address,
-            "status": replica.status.value,
-            "reason": replica.reason,
-            "note": replica.note,
-            "progress": _progress(replica.progress),
-        }
-        for replica in replicas
-    ]
-
-
-def _server(server: JoinedServer, limits: KeyLimits, now_s: float) -> ShownServer:
-    info, traffic = server.info, server.traffic
-    return {
-        "address": info.address,
-        "chip_type": info.chip_type,
-        "chip_topology": info.chip_topology,
-        "devices": info.devices,
-        "tags": list(info.tags),
-        "memory_used": server.memory_used,
-        "memory_total": info.memory_total,
-        "seen_s_ago": round(max(0.0, now_s - server.last_seen_s), 1),
-        "dormant": server.dormant,
-        "pending_requests": traffic.pending,
-        "successes_per_second": round(traffic.successes_per_second, 3),
-        "errors_per_second": round(traffic.errors_per_second, 3),
-        "mean_latency_s": round(traffic.mean_latency_s, 4),
-        "servables": [_servable(one) for one in server.servables if limits.allows(one.model_id)],
-    }
-
-
-def _servable(servable: ServableInfo) -> ShownServable:
-    activity: ShownActivity = asdict(servable.activity)  # pyright: ignore[reportAssignmentType]
-    return {
-        "model": servable.model_id,
-        "status": servable.status.value,
-        "reason": servable.reason,
-        "memory": servable.memory,
-        "kernels": servable.kernels,
-        "queued": servable.queued,
-        "running": servable.running,
-        "arrived": servable.arrived,
-        "progress": _progress(servable.progress),
-        "activity": activity,
-    }
-
-
-def _progress(progress: Progress | None) -> ShownProgress | None:
-    if progress is None:
-        return None
-    return {
-        "phase": progress.phase,
-        "done": progress.done,
-        "total": progress.total,
-        "unit": progress.unit,
-    }
+def _held(server: JoinedServer, limits: KeyLimits) -> list[ServableInfo]:
+    return [one for one in server.servables if limits.allows(one.model_id)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +151,8 @@ def _retrieve(task: asyncio.Task[None]) -> None:
 class CellRoutes:
     """/cell: the cell as it is now, for the page and for anyone else who watches it."""
 
-    def __init__(self, client: CellClient) -> None:
-        self._watched = WatchedCell(client)
+    def __init__(self, watched: WatchedCell) -> None:
+        self._watched = watched
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["ops"])

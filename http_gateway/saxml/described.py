@@ -31,7 +31,7 @@ from http_gateway.saxml.schema import (
 from sax.fields.field import RequestField, RequestRoute
 from sax.fields.table import MODEL_BYTES, MOST_REPLICAS, field
 from sax.names import CELL_ID_PATTERN, CHECKPOINT_PATTERN, MODEL_ID_PATTERN, MODEL_PATH_PATTERN
-from sax.types import Event
+from sax.types import Event, Version
 
 
 class CanaryReply(TypedDict):
@@ -203,6 +203,7 @@ UNPUBLISH = _told(
     statuses=_CHANGED,
     body=_body(ModelBody, RequestRoute.UNPUBLISH, model=_MODEL),
 )
+VERSIONS = _told(list[Version], statuses=_FOUND, parameters=_query(ModelBody, model=_MODEL))
 EVENTS = _told(
     list[Event],
     statuses=_FOUND,

@@ -54,6 +54,7 @@ class SaxmlRoutes:
         add("/abort", self.abort, methods=["POST"], **described.ABORT)
         add("/rollback", self.rollback, methods=["POST"], **described.ROLLBACK)
         add("/weights", self.weights, methods=["POST"], **described.WEIGHTS)
+        add("/versions", self.versions, methods=["GET"], **described.VERSIONS)
         add("/events", self.events, methods=["GET"], **described.EVENTS)
         add("/unpublish", self.unpublish, methods=["POST"], **described.UNPUBLISH)
         add("/generate", self.generate, methods=["POST"], **described.GENERATE)
@@ -134,6 +135,12 @@ class SaxmlRoutes:
         check_allowed(body.model)
         replicas = await self._client.change_weights(body.change)
         return pretty({"model": body.model, "replicas": [asdict(each) for each in replicas]})
+
+    async def versions(self, request: Request) -> Response:
+        """List the versions that a model can roll back to, newest first (not in Saxml)."""
+        query = ModelBody.model_validate(dict(request.query_params))
+        check_allowed(query.model)
+        return pretty(msgspec.to_builtins(await self._client.versions(query.model)))
 
     async def events(self, request: Request) -> Response:
         """List changes with author and time, newest first (not in Saxml)."""

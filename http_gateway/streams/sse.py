@@ -172,7 +172,7 @@ async def _all_said(
         watched = {*pending, gone, writing}
         done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         if gone in done:
-            return False
+            return bool(gone.result())  # False, or the error of one who ended it
         for each in done:
             each.result()
         pending -= done

@@ -97,13 +97,17 @@ def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[b
             f"config.json has num_hidden_layers = {layers} but layer_types = {given!r}; the "
             f"{keys.family} family needs one entry per layer"
         )
-    for kind in given:
-        if kind not in _SLIDES:
-            raise CheckpointError(
-                f"config.json has {kind!r} in layer_types; the {keys.family} family supports "
-                f"{' and '.join(_SLIDES)}"
-            )
-    return [_SLIDES[kind] for kind in given]
+    return [slides_as(keys, kind) for kind in given]
+
+
+def slides_as(keys: ConfigKeys, kind: Any) -> bool:
+    """Return whether a layer of this kind has a window. Raises CheckpointError."""
+    if kind not in _SLIDES:
+        raise CheckpointError(
+            f"config.json has {kind!r} in layer_types; the {keys.family} family supports "
+            f"{' and '.join(_SLIDES)}"
+        )
+    return _SLIDES[kind]
 
 
 def windows_of(

@@ -26,14 +26,16 @@ def head_recipe(
     recipe: Recipe,
     build: Callable[[WeightForm], nnx.Module],
     cache: Callable[[int], CacheShape],
+    layers: int = 1,
 ) -> Recipe:
-    """Return the recipe of a head with one layer over a model.
+    """Return the recipe of a head over a model.
 
     cache: as of any layer of it that attends.
     """
 
     def kept(shards: int) -> CacheShape:
-        return replace(cache(shards), layers=2, states=(), lenders=(), others=(), kept=recipe.embed)
+        plain = replace(cache(shards), states=(), lenders=(), others=())
+        return replace(plain, layers=layers + 1, kept=recipe.embed)
 
     return replace(
         recipe,
@@ -48,7 +50,7 @@ def head_recipe(
         quantize=None,
         speculation=replace(recipe.speculation, draft=None, own=False),
         unused=(),
-        windows=(None, None),
+        windows=(None,) * (layers + 1),
         choosers=(),
         carried=None,
     )

@@ -15,9 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from model_server.checkpoints.gguf.architectures import ARCHITECTURES
+from model_server.checkpoints.text_part import text_config
 from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
-from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
+from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
 from model_server.models.registry import families, find, make_recipe, model_paths
 from model_server.models.vision.vision_recipe import VisionClass
 from model_server.models.weights.axis_rules import DEFAULT_RULES, LOGICAL
@@ -146,6 +148,8 @@ _LOGICAL = {
 assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 
 ROOT = Path(__file__).parents[2]
+_GOLDEN = ROOT / "tests" / "golden" / "families"
+_PLANS = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
     "L": "NUM_LAYERS",
@@ -178,6 +182,10 @@ def page() -> str:
         "families": _table(
             ("model path", "models", "`model_type`", "architecture", "source", "golden cases"),
             (_family_row(family, cases) for family in families()),
+        ),
+        "parts": _table(
+            ("model path", "GGUF", "pictures, sounds", "draft layers", "planned sizes"),
+            (_parts_row(family, cases) for family in families() if isinstance(family, Family)),
         ),
         "saxml_cases": ", ".join(f"`{name}`" for key in cases for name in cases[key] if "." in key),
         "saxml_paths": _table(
@@ -219,7 +227,7 @@ def serving_table(kind: type[VisionClass] | type[AudioClass]) -> str:
 def golden_cases() -> dict[str, list[str]]:
     """Folders of tests/golden/families by model_type, or by the path of a Saxml class."""
     found: dict[str, list[str]] = {}
-    for folder in sorted((ROOT / "tests" / "golden" / "families").iterdir()):
+    for folder in sorted(_GOLDEN.iterdir()):
         config = json.loads((folder / "config.json").read_text())
         key = config.get("model_type") or config["model_path"]
         found.setdefault(key, []).append(folder.name)
@@ -253,6 +261,34 @@ def _family_row(
         papers,
         ", ".join(f"`{name}`" for key in family.model_types for name in cases.get(key, ())),
     )
+
+
+def _parts_row(family: Family, cases: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """What of a family there is besides Hugging Face and Orbax folders, by its golden cases."""
+    names = [name for key in family.model_types for name in cases.get(key, ())]
+    configs = (json.loads((_GOLDEN / name / "config.json").read_text()) for name in names)
+    made = (make_recipe("auto", text_config(each), {}) for each in configs)
+    recipes = [each for each in made if isinstance(each, Recipe)]
+    return (
+        f"`{family.path}`",
+        ", ".join(_gguf(family)),
+        "yes" if any(recipe.media for recipe in recipes) else "",
+        "yes" if any(recipe.own_head for recipe in recipes) else "",
+        ", ".join(_planned(family)),
+    )
+
+
+def _gguf(family: Family) -> Iterable[str]:
+    """GGUF's names of a family; files of those in italics are only read."""
+    for each in ARCHITECTURES.values():
+        if not set(each.model_types).isdisjoint(family.model_types):
+            yield f"`{each.name}`" if each.more_metadata else f"*{each.name}*"
+
+
+def _planned(family: Family) -> Iterable[str]:
+    for path in sorted(_PLANS.iterdir()):
+        if json.loads(path.read_text()).get("model_type") in family.model_types:
+            yield path.stem.rpartition("--")[2]
 
 
 def _link(module: ModuleType) -> str:

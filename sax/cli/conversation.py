@@ -53,6 +53,7 @@ class Conversation:
     sounds: list[Path] = field(default_factory=list[Path])  # likewise
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
     tools: CallTools | None = None
+    tool_choice: str = ToolChoice.AUTO  # of a message's first answer: a choice or a tool's name
 
     def ask(self, text: str) -> None:
         """Print the answer to a message and remember both. Raises SaxError, KeyboardInterrupt."""
@@ -85,7 +86,7 @@ class Conversation:
         """said: the messages of this turn; calls and their results are added. parts: of the text
         that is being written."""
         for number in range(MOST_ROUNDS):
-            message = self._round(said, parts, calls=number < MOST_ROUNDS - 1)
+            message = self._round(said, parts, self._choice(number))
             said.append(message)
             parts.clear()
             if self.tools is None or not message.tool_calls:
@@ -93,8 +94,17 @@ class Conversation:
             said += self.tools.results(message.tool_calls)
         self.turns += said
 
-    def _round(self, said: list[Message], parts: list[str], *, calls: bool) -> Message:
-        """Print what the model says next. calls: it may call tools."""
+    def _choice(self, number: int) -> ChatOptions:
+        """Return the choice of tools in a round of an answer: results must not force more calls."""
+        if number == MOST_ROUNDS - 1:
+            return ChatOptions(tool_choice=ToolChoice.NONE)
+        wanted = ToolChoice.AUTO if number else self.tool_choice
+        if wanted in (ToolChoice.AUTO, ToolChoice.NONE, ToolChoice.REQUIRED):
+            return ChatOptions(tool_choice=wanted)
+        return ChatOptions(tool_choice=ToolChoice.FUNCTION, tool_name=wanted)
+
+    def _round(self, said: list[Message], parts: list[str], choice: ChatOptions) -> Message:
+        """Print what the model says next. choice: of tools; their list is added."""
         system = [] if self.system is None else [Message("system", self.system)]
         request = GenerateRequest(
             model_id=self.model_id,
@@ -108,8 +118,7 @@ class Conversation:
             chunks = self.client.generate(request)
             print_answer(chunks, stream=self.stream, parts=parts, shown=answer_text())
             return Message("assistant", "".join(parts))
-        choice = ToolChoice.AUTO if calls else ToolChoice.NONE
-        chat = ChatOptions(tools=self.tools.tools, tool_choice=choice, divided=True)
+        chat = replace(choice, tools=self.tools.tools, divided=True)
         from sax.cli.answer_printer import DividedPrinter  # not felt at the start of others
 
         with unseen_keys(), answer_text() as text:

@@ -173,6 +173,7 @@ class OperatorCalls:
         await self._admin.change("Cell/SetCellAcl", request, answer, timeout_s)
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
+        """List the joined model servers of a cell (None: the admin's own)."""
         reply = await self._list(_cell(cell), timeout_s)
         return [decode_joined(server) for server in reply.servers]
 

@@ -55,6 +55,7 @@ def Publish(
 
 
 def Unpublish(id: str, options: AdminOptions | None = None) -> None:
+    """Unpublish a model."""
     client_of(id).unpublish(id, timeout_s=_timeout_s(options))
 
 
@@ -82,6 +83,7 @@ def List(id: str, options: AdminOptions | None = None) -> tuple[str, str, int]:
 
 
 def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
+    """Return what is published as a model, and its ready replicas."""
     model = client_of(id).list(id, timeout_s=_timeout_s(options))
     return ModelDetail(
         model=model.spec.model_path,
@@ -94,6 +96,7 @@ def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
 
 
 def ListAll(id: str, options: AdminOptions | None = None) -> list[str]:
+    """Return the full names of a cell's models."""
     models = client_of(id).list_all(id, timeout_s=_timeout_s(options))
     return [model.spec.model_id for model in models]
 

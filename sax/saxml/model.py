@@ -55,18 +55,23 @@ class Model:
         self._handle = ModelHandle(str(ModelId.parse(id)), (options or Options()).route())
 
     def LM(self) -> LanguageModel:
+        """Return its text methods."""
         return LanguageModel(self._handle)
 
     def VM(self) -> VisionModel:
+        """Return its vision methods."""
         return VisionModel(self._handle)
 
     def AM(self) -> AudioModel:
+        """Return its audio methods."""
         return AudioModel(self._handle)
 
     def MM(self) -> MultimodalModel:
+        """Return its multimodal methods."""
         return MultimodalModel(self._handle)
 
     def CM(self) -> CustomModel:
+        """Return its custom methods."""
         return CustomModel(self._handle)
 
 
@@ -99,6 +104,7 @@ class CustomModel:
     def Custom(
         self, request: bytes, method_name: str, options: ModelOptions | None = None
     ) -> bytes:
+        """Call a method of a custom model."""
         handle, options = self._handle, options or ModelOptions()
         extra, timeout_s = options.extra_inputs, options.timeout_s
         return handle.client.custom(
@@ -129,18 +135,21 @@ class MultimodalModel:
     def Generate(
         self, request: multimodal_pb2.GenerateRequest, options: ModelOptions | None = None
     ) -> multimodal_pb2.GenerateResponse:
+        """Answer texts and images."""
         wrapped = multimodal_pb2.GenerateRpcRequest(request=request)
         return self._handle.ask(services.MM_GENERATE, wrapped, options).response
 
     def Score(
         self, request: multimodal_pb2.ScoreRequest, options: ModelOptions | None = None
     ) -> multimodal_pb2.ScoreResponse:
+        """Score suffixes after texts and images."""
         wrapped = multimodal_pb2.ScoreRpcRequest(request=request)
         return self._handle.ask(services.MM_SCORE, wrapped, options).response
 
     def Embed(
         self, request: multimodal_pb2.EmbedRequest, options: ModelOptions | None = None
     ) -> multimodal_pb2.EmbedResponse:
+        """Embed texts and images; no model here does."""
         wrapped = multimodal_pb2.EmbedRpcRequest(request=request)
         return self._handle.ask(services.MM_EMBED, wrapped, options).response
 
@@ -156,6 +165,7 @@ class LanguageModel:
         self._handle = handle
 
     def Generate(self, text: str, options: ModelOptions | None = None) -> list[tuple[str, float]]:
+        """Return (text, score) of each sample, best first."""
         handle, options = self._handle, options or ModelOptions()
         return handle.client.saxml_generate(
             handle.model_id, text, options.extra_inputs, options.timeout_s, route=handle.route
@@ -180,6 +190,7 @@ class LanguageModel:
     def Score(
         self, prefix: str, suffix: Sequence[str], options: ModelOptions | None = None
     ) -> list[float]:
+        """Return the log-probability of each suffix after the prefix."""
         handle, options = self._handle, options or ModelOptions()
         extra, timeout_s = options.extra_inputs, options.timeout_s
         return handle.client.score(
@@ -187,6 +198,7 @@ class LanguageModel:
         )
 
     def Embed(self, text: str, options: ModelOptions | None = None) -> list[float]:
+        """Return the vector of a text."""
         handle, options = self._handle, options or ModelOptions()
         return handle.client.saxml_embed(
             handle.model_id, text, options.extra_inputs, options.timeout_s, route=handle.route
@@ -234,12 +246,14 @@ class VisionModel:
         return [(label.text, label.score) for label in reply.texts]
 
     def TextToImage(self, text: str, options: ModelOptions | None = None) -> Scored:
+        """Draw images of a text; no model here does."""
         request = vision_pb2.TextToImageRequest(text=text)
         return _images(self._handle.ask(services.TEXT_TO_IMAGE, request, options).images)
 
     def TextAndImageToImage(
         self, text: str, image_bytes: Media, options: ModelOptions | None = None
     ) -> Scored:
+        """Draw images of a text and an image; no model here does."""
         request = vision_pb2.TextAndImageToImageRequest(
             text=text, image_bytes=as_bytes(image_bytes)
         )
@@ -251,6 +265,7 @@ class VisionModel:
         return _images(self._handle.ask(services.IMAGE_TO_IMAGE, request, options).images)
 
     def Embed(self, image: Media, options: ModelOptions | None = None) -> list[float]:
+        """Return the vector of an image."""
         request = vision_pb2.EmbedRequest(image_bytes=as_bytes(image))
         return [*self._handle.ask(services.EMBED_IMAGE, request, options).embedding]
 
@@ -275,12 +290,14 @@ class VisionModel:
     def ImageToText(
         self, image_bytes: Media, text: str = "", options: ModelOptions | None = None
     ) -> Scored:
+        """Describe an image; no model here does."""
         request = vision_pb2.ImageToTextRequest(image_bytes=as_bytes(image_bytes), text=text)
         return _texts(self._handle.ask(services.IMAGE_TO_TEXT, request, options).texts)
 
     def VideoToText(
         self, image_frames: Sequence[Media], text: str = "", options: ModelOptions | None = None
     ) -> Scored:
+        """Describe a video; no model here does."""
         frames = map(as_bytes, image_frames)
         request = vision_pb2.VideoToTextRequest(image_frames=frames, text=text)
         return _texts(self._handle.ask(services.VIDEO_TO_TEXT, request, options).texts)
@@ -288,12 +305,14 @@ class VisionModel:
     def VideoToToken(
         self, image_frames: Sequence[Media], options: ModelOptions | None = None
     ) -> list[float]:
+        """Encode a video as tokens; no model here does."""
         request = vision_pb2.VideoToTokenRequest(image_frames=map(as_bytes, image_frames))
         return [*self._handle.ask(services.VIDEO_TO_TOKEN, request, options).tokens]
 
     def TokenToVideo(
         self, tokens: Sequence[float], options: ModelOptions | None = None
     ) -> list[bytes]:
+        """Decode the images of a video; no model here does."""
         request = vision_pb2.TokenToVideoRequest(tokens=tokens)
         return [*self._handle.ask(services.TOKEN_TO_VIDEO, request, options).image_frames]
 

@@ -36,6 +36,7 @@ class Options:
     fail_fast: bool = False  # no second attempt at another replica
 
     def route(self) -> Route:
+        """Return the route of the model's requests."""
         address = self.proxy_addr and config.check_address(self.proxy_addr, "proxy_addr")
         return Route(address=address, fail_fast=self.fail_fast)
 
@@ -63,9 +64,11 @@ class ModelOptions:
         self._set(key, float(value), float)
 
     def SetExtraInputTensor(self, key: str, value: Sequence[float]) -> None:
+        """Set numbers, flattened."""
         self._set(key, tuple(value), tuple)
 
     def SetExtraInputString(self, key: str, value: str) -> None:
+        """Set a text."""
         self._set(key, value, str)
 
     def GetExtraInput(self, key: str) -> float:
@@ -84,9 +87,11 @@ class ModelOptions:
         return self._timeout
 
     def ToProto(self) -> common_pb2.ExtraInputs:
+        """Return the extra inputs as they are sent."""
         return encode_extra_inputs(self._inputs)
 
     def ToDebugString(self) -> str:
+        """Return them as a text."""
         return str(self.ToProto())
 
     @property

@@ -11,7 +11,11 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _AT_THE_TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (*(ROOT / name for name in _AT_THE_TOP), *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        *(ROOT / name for name in _AT_THE_TOP),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    )
 }
 
 
@@ -41,4 +45,8 @@ SEVERAL_HOSTS = [
     block for block in blocks("docs/how_to/operations.md") if block.section == "More than one host"
 ]
 PLANNING = blocks("docs/how_to/planning.md")
+# Two machines are not at hand: tests/docs/test_install_pages.py reads those commands.
+EVENING = [
+    block for block in blocks("docs/tutorial/one_evening.md") if block.section != "On two machines"
+]
 COMING = blocks("docs/tutorial/coming_from.md")

@@ -55,6 +55,7 @@ from sax.types import (
     TokenChunk,
     Tokenized,
     TokenLogprob,
+    Version,
 )
 from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs, sampling_from_extra_inputs
@@ -116,6 +117,8 @@ class FakeCell:
         self.timeouts: list[float | None] = []
         self.servers: tuple[JoinedServer, ...] = ()
         self.granted: Rights | None = Rights(publish=True)  # None: the admin does not tell
+        self.kept_versions: dict[str, Sequence[Version]] = {}
+        self.rolled_back: list[tuple[str, str]] = []
         self.lists = 0
         self.failure: SaxError | None = None  # raised instead of token `fail_at`
         self.fail_at = 0
@@ -242,6 +245,7 @@ class FakeCell:
 
     async def rollback(self, model_id: str, version: str = "") -> str:
         await self.list(model_id)
+        self.rolled_back.append((model_id, version))
         return version or "0" * 32
 
     async def change_weights(
@@ -258,6 +262,19 @@ class FakeCell:
             Event(sequence=n, at_s=n, kind="update", model_id=model_id) for n in range(9, 0, -1)
         ]
         return [event for event in told if not before or event.sequence < before][:limit]
+
+    async def versions(self, model_id: str) -> Sequence[Version]:
+        spec = (await self.list(model_id)).spec
+        if model_id not in self.kept_versions:
+            return [
+                Version(
+                    version="0" * 32,
+                    checkpoint=spec.checkpoint,
+                    overrides=spec.overrides,
+                    current=True,
+                )
+            ]
+        return self.kept_versions[model_id]
 
     async def unpublish(self, model_id: str) -> None:
         await self.list(model_id)

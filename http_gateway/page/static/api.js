@@ -26,11 +26,11 @@ export function setKey(value) {
 
 /**
  * @param {string} path relative to the page
- * @param {{ body?: unknown, signal?: AbortSignal }} [request] with a body: POST
+ * @param {{ body?: unknown, method?: string, signal?: AbortSignal }} [request] with a body: POST
  * @returns {Promise<Response>} a good one
  * @throws {ApiError}
  */
-export async function ask(path, { body, signal } = {}) {
+export async function ask(path, { body, method = body === undefined ? "GET" : "POST", signal } = {}) {
   /** @type {Record<string, string>} */
   const headers = { accept: "application/json, text/event-stream" };
   if (key()) headers.authorization = `Bearer ${key()}`;
@@ -38,7 +38,7 @@ export async function ask(path, { body, signal } = {}) {
   let reply;
   try {
     reply = await fetch(path, {
-      method: body === undefined ? "GET" : "POST",
+      method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       signal,

@@ -6,14 +6,16 @@ import { CellWatch } from "./cell_watch.js";
 import { ChatView } from "./chat_view.js";
 import { ChatsView } from "./chats_view.js";
 import { copyButton } from "./clipboard.js";
+import { CompareView } from "./compare_view.js";
 import { found, make, tell } from "./element.js";
 import { KeyDialog } from "./key_dialog.js";
 import { PublishDialogs } from "./publish_dialogs.js";
 import { asCurl, asPython } from "./shared_request.js";
+import { VersionsDialog } from "./versions_dialog.js";
 
 /** @import { Cell } from "./cell_figures.js" */
 
-const VIEWS = ["chat", "cell"];
+const VIEWS = ["chat", "compare", "cell"];
 const GENERATES = "lm.generate";
 
 const state = found("link-state", HTMLElement);
@@ -34,9 +36,20 @@ const chats = new ChatsView({
   renamed: (kept) => kept.id === chat.id && chat.rename(kept.name),
   removed: (kept) => kept.id === chat.id && startChat(),
 });
-const cell = new CellView({ unpublish: (model) => dialogs.unpublish(model) });
+const compare = new CompareView({
+  unauthorized: (why) => keys.open(why),
+  branched: (conversation, model) => {
+    open("chat");
+    chat.take(conversation, model);
+  },
+});
+const cell = new CellView({
+  unpublish: (model) => dialogs.unpublish(model),
+  versions: (model, mayChange) => void versions.open(model, mayChange),
+});
 const keys = new KeyDialog({ changed: () => void watch.look() });
 const dialogs = new PublishDialogs({ changed: () => void watch.look() });
+const versions = new VersionsDialog({ changed: () => void watch.look() });
 const watch = new CellWatch({
   seen,
   failed: (error) => {
@@ -51,7 +64,9 @@ function seen(now) {
   found("cell-name", HTMLElement).textContent = now.cell;
   document.title = now.cell ? `sax ${now.cell}` : "sax";
   dialogs.cell = now.cell;
-  chat.model.offer(now.models.filter(answers).map((model) => model.model));
+  const ready = now.models.filter(answers).map((model) => model.model);
+  chat.model.offer(ready);
+  compare.offer(ready);
   cell.take(now);
 }
 
@@ -66,6 +81,11 @@ function answers(model) {
 function tellState(text, kind) {
   if (state.textContent !== text) state.textContent = text;
   state.className = kind;
+}
+
+/** The view that is shown. */
+function shown() {
+  return VIEWS.find((name) => !found(`view-${name}`, HTMLElement).hidden) ?? "chat";
 }
 
 /** @param {string} name @param {boolean} [focus] */
@@ -85,7 +105,8 @@ for (const [index, name] of VIEWS.entries()) {
   const tab = found(`tab-${name}`, HTMLButtonElement);
   tab.addEventListener("click", () => open(name));
   tab.addEventListener("keydown", (event) => {
-    if (event.key === "ArrowRight" || event.key === "ArrowLeft") open(VIEWS[1 - index], true);
+    const step = { ArrowRight: 1, ArrowLeft: VIEWS.length - 1 }[event.key];
+    if (step) open(VIEWS[(index + step) % VIEWS.length], true);
   });
 }
 
@@ -146,6 +167,7 @@ document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey) return;
   if (event.key === "Escape") {
     if (chat.busy) chat.stop();
+    if (compare.busy) compare.stop();
     showSettings(false);
     showChats(false);
   } else if (event.altKey && VIEWS[Number(event.key) - 1]) {
@@ -154,9 +176,17 @@ document.addEventListener("keydown", (event) => {
   } else if (event.altKey && event.key.toLowerCase() === "n") {
     startChat();
     event.preventDefault();
+  } else if (event.altKey && event.key.toLowerCase() === "m") {
+    if (shown() === "cell") open("chat");
+    (shown() === "compare" ? compare.columns[0] : chat).model.focus();
+    event.preventDefault();
+  } else if (event.altKey && event.key.toLowerCase() === "f") {
+    if (shown() === "chat") showChats(true);
+    found(shown() === "cell" ? "cell-filter" : "chats-search", HTMLInputElement).focus();
+    event.preventDefault();
   } else if (!event.altKey && !isWriting(event.target) && event.key === "/") {
-    open("chat");
-    chat.composer.focus();
+    if (shown() === "cell") open("chat");
+    (shown() === "compare" ? compare : chat).composer.focus();
     event.preventDefault();
   } else if (!event.altKey && !isWriting(event.target) && event.key === "?") {
     found("help-dialog", HTMLDialogElement).showModal();

@@ -4,24 +4,10 @@
  * Servers report totals; a rate is the difference of two, by the seconds between them. Servers are
  * heard about once a second, so a rate is taken over some seconds, or it would jump.
  *
- * @typedef {object} Activity
- * @property {number} slots
- * @property {number} slots_used
- * @property {number} pages
- * @property {number} pages_used
- * @property {number} prompt_tokens
- * @property {number} cached_tokens
- * @property {number} generated_tokens
- * @property {number} answers_begun
- * @property {number} first_token_s
- * @property {number} answers_timed
- * @property {number} token_interval_s
- *
- * @typedef {{ phase: string, done: number, total: number, unit: string }} Progress
- * @typedef {{ model: string, status: string, reason: string, memory: number, kernels: string, queued: number, running: number, arrived: number, progress: Progress | null, activity: Activity }} Servable
- * @typedef {{ address: string, chip_type: string, chip_topology: string, devices: number, tags: string[], memory_used: number, memory_total: number, seen_s_ago: number, dormant: boolean, pending_requests: number, successes_per_second: number, errors_per_second: number, mean_latency_s: number, servables: Servable[] }} Server
- * @typedef {{ address: string, status: string, reason: string, note: string, progress: Progress | null }} Replica
- * @typedef {{ model: string, model_path: string, checkpoint: string, version: string, methods: string[], wanted_replicas: number, ready_replicas: number, scaling_reason: string, may_change: boolean | null, replicas: Replica[], replicas_hidden: number }} Model
+ * @typedef {import("./cell_rows.js").Activity} Activity
+ * @typedef {import("./cell_rows.js").Model} Model
+ * @typedef {import("./cell_rows.js").Server} Server
+ * @typedef {import("./cell_rows.js").Servable} Servable
  * @typedef {{ cell: string, now_s: number, seen_at_s: number, admin: string, may_publish: boolean | null, models: Model[], models_hidden: number, servers: Server[], servers_hidden: number }} Cell
  *
  * @typedef {object} Sample values that cannot be said are NaN

@@ -2,11 +2,13 @@
 
 import { CellFigures, totalsOf } from "./cell_figures.js";
 import { Chart } from "./chart.js";
+import { modelRow, serverRow, steady, tiles } from "./cell_rows.js";
 import { found, make, tell } from "./element.js";
-import { bytes, duration, figure, percent } from "./quantity.js";
+import { OperatorView } from "./operator_view.js";
+import { duration, figure, percent } from "./quantity.js";
 import { Rows } from "./rows.js";
 
-/** @import { Cell, Model, Progress, Replica, Sample, Servable, Server } from "./cell_figures.js" */
+/** @import { Cell, Model, Sample, Server } from "./cell_figures.js" */
 
 /** @type {[string, string[], (value: number) => string, (sample: Sample) => number[]][]} */
 const CHARTS = [
@@ -19,9 +21,10 @@ const CHARTS = [
 export class CellView {
   #figures = new CellFigures();
 
-  /** @param {{ unpublish: (model: string) => void }} on */
+  /** @param {{ unpublish: (model: string) => void, versions: (model: string, mayChange: boolean) => void }} on */
   constructor(on) {
     this.on = on;
+    this.operators = new OperatorView();
     this.view = found("view-cell", HTMLElement);
     this.tiles = found("tiles", HTMLElement);
     this.trouble = found("cell-trouble", HTMLElement);
@@ -37,7 +40,7 @@ export class CellView {
     });
     this.servers = new Rows(found("servers", HTMLElement), {
       key: (/** @type {ReturnType<CellView["serverRow"]>} */ one) => one.address,
-      row: serverNode,
+      row: serverRow,
       nothing: "No model server has joined.",
     });
   }
@@ -51,6 +54,7 @@ export class CellView {
 
   /** Show what is known, if it can be seen. */
   draw() {
+    this.operators.shown = !this.view.hidden;
     if (!this.cell || this.view.hidden) return;
     const cell = this.cell;
     tell(this.trouble, cell.admin === "ok" ? "" : `As it was at ${new Date(cell.seen_at_s * 1000).toLocaleTimeString()}: ${cell.admin}`);
@@ -78,8 +82,7 @@ export class CellView {
     const sum = (/** @type {(model: Model) => number} */ read) => cell.models.reduce((all, one) => all + read(one), 0);
     const whole = cell.models.filter((one) => one.ready_replicas >= one.wanted_replicas).length;
     const last = this.#figures.samples.at(-1);
-    /** @type {[string, string][]} */
-    const tiles = [
+    this.tiles.replaceChildren(...tiles([
       [`${whole} of ${cell.models.length}`, "models ready"],
       [`${sum((one) => one.ready_replicas)} of ${sum((one) => one.wanted_replicas)}`, "replicas ready"],
       [String(cell.servers.length), cell.servers.length === 1 ? "model server" : "model servers"],
@@ -87,96 +90,24 @@ export class CellView {
       [figure(totals.queued), "requests queued"],
       [percent(totals.pages ? totals.pagesUsed / totals.pages : NaN), "KV pages in use"],
       [figure(last ? last.generated : NaN), "tokens/s"],
-    ];
-    this.tiles.replaceChildren(...tiles.map(([number, name]) => make("li", {}, make("b", {}, number), make("span", { class: "dim" }, name))));
+    ]));
   }
 
   /** @param {Model} one */
   #model(one) {
-    const button = make("button", { type: "button", class: "danger", "aria-label": `Unpublish ${one.model}` }, "Unpublish");
-    button.addEventListener("click", () => this.on.unpublish(one.model));
-    const whole = one.ready_replicas >= one.wanted_replicas;
-    const ready = [
-      make("span", { class: whole ? "good" : "busy" }, `${one.ready_replicas} of ${one.wanted_replicas}`),
-      one.scaling_reason && make("div", { class: "dim" }, one.scaling_reason),
-    ];
-    const replicas = one.replicas.map(replicaNode);
-    const hidden = one.replicas_hidden && make("div", { class: "dim" }, `and ${one.replicas_hidden} more`);
-    return make("tr", {},
-      make("td", {}, make("b", {}, one.model)),
-      make("td", {}, make("code", {}, one.model_path), make("div", { class: "dim" }, one.checkpoint)),
-      make("td", {}, ready),
-      make("td", {}, [...replicas, hidden || null]),
-      make("td", {}, one.may_change !== false && button));
+    const { model, may_change: may } = one;
+    /** @param {string} text @param {string} kind @param {() => void} does */
+    const button = (text, kind, does) => {
+      const node = make("button", { type: "button", class: kind, "aria-label": `${text} ${model}` }, text);
+      node.addEventListener("click", does);
+      return node;
+    };
+    const versions = button("Versions", "", () => this.on.versions(model, may !== false));
+    return modelRow(one, may === false ? [versions] : [versions, button("Unpublish", "danger", () => this.on.unpublish(model))]);
   }
 
-  /**
-   * What the table shows of a server: without the figures that always change and say nothing.
-   * @param {Server} server
-   */
-  serverRow({ seen_s_ago: seenS, ...rest }) {
-    const rates = rest.servables.map((one) => figure(this.#figures.rateOf(rest.address, one.model)));
-    return { ...rest, silentS: seenS < 4 ? 0 : Math.round(seenS), rates };
+  /** @param {Server} server */
+  serverRow(server) {
+    return { ...steady(server), rates: server.servables.map((one) => figure(this.#figures.rateOf(server.address, one.model))) };
   }
-}
-
-/** @param {Replica} one */
-function replicaNode(one) {
-  return make("div", { class: "replica" },
-    make("span", { class: one.status }, one.status), " ",
-    make("code", {}, one.address || "no server"), " ",
-    one.status === "loading" && bar(one.progress),
-    (one.reason || one.note) && make("div", { class: "dim" }, one.reason || one.note));
-}
-
-/** @param {Progress | null} progress */
-function bar(progress) {
-  const label = progress ? `${progress.phase} ${progress.done} of ${progress.total} ${progress.unit}`.trim() : "loading";
-  /** @type {Record<string, string>} */
-  const known = progress?.total ? { max: String(progress.total), value: String(progress.done) } : {};
-  return make("progress", { "aria-label": label, title: label, ...known });
-}
-
-/** @param {ReturnType<CellView["serverRow"]>} one */
-function serverNode(one) {
-  const total = one.memory_total;
-  const memory = [
-    total > 0 && make("meter", { min: "0", max: String(total), value: String(one.memory_used), "aria-label": "Memory used" }),
-    make("div", { class: "dim" }, total ? `${bytes(one.memory_used)} of ${bytes(total)}` : bytes(one.memory_used)),
-  ];
-  const requests = one.successes_per_second || one.errors_per_second
-    ? `${figure(one.successes_per_second)} requests/s, ${duration(one.mean_latency_s)} each`
-    : "no requests";
-  return make("tr", {},
-    make("td", {},
-      make("code", {}, one.address),
-      make("div", { class: "dim" }, `${one.chip_type} ${one.chip_topology}`),
-      one.silentS > 0 && make("div", { class: "trouble" }, `silent for ${one.silentS} s`),
-      one.tags.map((tag) => make("span", { class: "tag" }, tag))),
-    make("td", {}, memory),
-    make("td", {}, one.dormant ? "dormant" : requests,
-      one.errors_per_second > 0 && make("div", { class: "trouble" }, `${figure(one.errors_per_second)} errors/s`)),
-    make("td", {}, one.servables.map((held, index) => servableNode(held, one.rates[index]))));
-}
-
-/** @param {Servable} one @param {string} rate */
-function servableNode(one, rate) {
-  const { activity } = one;
-  const share = activity.pages ? activity.pages_used / activity.pages : NaN;
-  const kv = activity.pages > 0 && make("div", { class: "kv" },
-    make("meter", { min: "0", max: "1", value: String(share), "aria-label": `KV pages of ${one.model} in use` }),
-    `${percent(share)} of KV pages`);
-  const figures = [
-    `${one.running} running`,
-    `${one.queued} queued`,
-    activity.slots > 0 && `${activity.slots} slots`,
-    rate !== "–" && `${rate} tokens/s`,
-  ].filter(Boolean).join(", ");
-  return make("div", { class: "servable" },
-    make("span", { class: one.status }, one.status), ` ${one.model} `,
-    one.memory > 0 && make("span", { class: "dim" }, bytes(one.memory)),
-    one.status === "loading" && bar(one.progress),
-    one.status === "loaded" && make("div", { class: "dim" }, figures),
-    kv,
-    one.reason && make("div", { class: "dim" }, one.reason));
 }

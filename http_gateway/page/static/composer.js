@@ -12,12 +12,16 @@ export class Composer {
   /** @type {Attachment[]} */
   #files = [];
 
-  /** @param {{ send: () => void, stop: () => void }} on */
-  constructor(on) {
-    this.box = found("prompt", HTMLTextAreaElement);
-    this.send = found("send", HTMLButtonElement);
-    this.stop = found("stop", HTMLButtonElement);
-    found("composer", HTMLFormElement).addEventListener("submit", (event) => {
+  /**
+   * @param {string} prefix of the ids of its elements
+   * @param {{ send: () => void, stop: () => void }} on
+   */
+  constructor(prefix, on) {
+    this.prefix = prefix;
+    this.box = found(`${prefix}prompt`, HTMLTextAreaElement);
+    this.send = found(`${prefix}send`, HTMLButtonElement);
+    this.stop = found(`${prefix}stop`, HTMLButtonElement);
+    found(`${prefix}composer`, HTMLFormElement).addEventListener("submit", (event) => {
       event.preventDefault();
       on.send();
     });
@@ -27,17 +31,17 @@ export class Composer {
       on.send();
     });
     this.stop.addEventListener("click", () => on.stop());
-    this.box.addEventListener("input", () => sessionStorage.setItem(DRAFT, this.box.value));
-    this.box.value = sessionStorage.getItem(DRAFT) ?? "";
-    this.list = found("attachments", HTMLElement);
-    this.trouble = found("attach-trouble", HTMLElement);
+    this.box.addEventListener("input", () => sessionStorage.setItem(DRAFT + prefix, this.box.value));
+    this.box.value = sessionStorage.getItem(DRAFT + prefix) ?? "";
+    this.list = found(`${prefix}attachments`, HTMLElement);
+    this.trouble = found(`${prefix}attach-trouble`, HTMLElement);
     this.#takeFiles();
   }
 
   /** Files by button, paste and drop. */
   #takeFiles() {
-    const input = found("attach-file", HTMLInputElement);
-    found("attach", HTMLButtonElement).addEventListener("click", () => input.click());
+    const input = found(`${this.prefix}attach-file`, HTMLInputElement);
+    found(`${this.prefix}attach`, HTMLButtonElement).addEventListener("click", () => input.click());
     input.addEventListener("change", () => {
       void this.#attach(input.files);
       input.value = "";
@@ -48,7 +52,7 @@ export class Composer {
       event.preventDefault();
       void this.#attach(files);
     });
-    const chat = found("view-chat", HTMLElement);
+    const chat = /** @type {HTMLElement} */ (this.box.closest("[role=tabpanel]"));
     chat.addEventListener("dragover", (event) => {
       if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
     });
@@ -84,15 +88,18 @@ export class Composer {
 
   set text(text) {
     this.box.value = text;
-    sessionStorage.setItem(DRAFT, text);
+    sessionStorage.setItem(DRAFT + this.prefix, text);
   }
 
   get isEmpty() {
     return !this.text.trim() && !this.#files.length;
   }
 
-  empty() {
+  /** Take what is in the box out of it. */
+  take() {
+    const { text, files } = this;
     this.fill({ text: "" });
+    return { text, files };
   }
 
   /** Put a message back. @param {{ text: string, files?: Attachment[] }} message */

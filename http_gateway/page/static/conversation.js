@@ -19,6 +19,8 @@
  * @property {string} toolChoice
  * @property {object | null} schema of the answer, in JSON
  * @property {boolean} probabilities
+ * @property {string[]} servers URLs of MCP servers whose tools are offered, too; `runs`: without asking
+ * @property {boolean} runs
  */
 
 import { Answer } from "./answer.js";
@@ -94,8 +96,7 @@ export class Conversation {
   }
 
   /**
-   * Remove one turn, and the results of its calls; what follows moves up.
-   * @param {Turn} turn
+   * Remove one turn, and the results of its calls; what follows moves up. @param {Turn} turn
    */
   remove(turn) {
     const node = this.#node(turn);
@@ -150,8 +151,8 @@ export class Conversation {
       stream_options: { include_usage: true, continuous_usage_stats: true },
     };
     if (settings.tools.length) Object.assign(body, { tools: settings.tools, tool_choice: settings.toolChoice });
-    const format = { type: "json_schema", json_schema: { name: "answer", schema: settings.schema } };
-    if (settings.schema) Object.assign(body, { response_format: format });
+    const json_schema = { name: "answer", schema: settings.schema };
+    if (settings.schema) Object.assign(body, { response_format: { type: "json_schema", json_schema } });
     if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: 5 });
     if (goesOn) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
     return body;

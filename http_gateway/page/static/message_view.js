@@ -8,7 +8,7 @@ import { Rendered } from "./rendered.js";
 import { TokenView } from "./token_view.js";
 import { ToolCard } from "./tool_card.js";
 
-/** @import { Answer } from "./answer.js" */
+/** @import { Answer, ToolCall } from "./answer.js" */
 /** @import { UserTurn } from "./conversation.js" */
 
 /**
@@ -21,6 +21,8 @@ import { ToolCard } from "./tool_card.js";
  * @property {() => void} remove
  * @property {(step: number) => void} choose
  * @property {(results: string[]) => void} give
+ * @property {(call: ToolCall) => string} runner the MCP server that can run a call; "": none
+ * @property {(call: ToolCall) => Promise<string>} run
  *
  * @typedef {object} TurnState
  * @property {boolean} over false while it streams
@@ -109,9 +111,12 @@ export class AnswerView {
   #tokens = null;
   /** @type {ToolCard[]} */
   #cards = [];
+  /** Whether it was drawn after its end. */
+  #whole = false;
 
   /** @param {Answer} answer @param {boolean} probabilities @param {TurnActions} on */
   constructor(answer, probabilities, on) {
+    this.on = on;
     this.answer = answer;
     this.probabilities = probabilities;
     this.thought = make("div", { class: "text plain" });
@@ -151,11 +156,10 @@ export class AnswerView {
   /** @param {TurnState} state */
   show({ over, last, version, unsent }) {
     const { answer } = this;
-    this.thoughts.hidden = !answer.reasoning;
-    this.thought.textContent = answer.reasoning;
-    if (this.probabilities && answer.tokens.length) this.#showTokens(answer);
-    else this.rendered.show(answer.content, over);
-    this.#showCalls(answer, over && last);
+    // What is over does not change, and a chat may have hundreds of answers.
+    if (!over || !this.#whole) this.#draw(answer, over);
+    this.#whole = over;
+    if (answer.calls.length) this.#showCalls(answer, over && last);
     tell(this.trouble, answer.error);
     this.figures.textContent = told(answer, over);
     this.whenOver.hidden = !over;
@@ -166,6 +170,14 @@ export class AnswerView {
     this.node.setAttribute("aria-busy", String(!over));
     this.node.classList.toggle("waiting", !over && answer.firstMs === null);
     this.node.classList.toggle("unsent", unsent);
+  }
+
+  /** @param {Answer} answer @param {boolean} over */
+  #draw(answer, over) {
+    this.thoughts.hidden = !answer.reasoning;
+    if (this.thought.textContent?.length !== answer.reasoning.length) this.thought.textContent = answer.reasoning;
+    if (this.probabilities && answer.tokens.length) this.#showTokens(answer);
+    else this.rendered.show(answer.content, over);
   }
 
   /** @param {Answer} answer */
@@ -181,7 +193,7 @@ export class AnswerView {
   #showCalls(answer, waiting) {
     answer.calls.forEach((call, index) => {
       if (!this.#cards[index]) {
-        this.#cards[index] = new ToolCard();
+        this.#cards[index] = new ToolCard(this.on);
         this.calls.append(this.#cards[index].node);
       }
       this.#cards[index].show(call, waiting);

@@ -10,6 +10,8 @@ import { blocks } from "./markdown.js";
 const TAGS = new Set(
   ["p", "ul", "ol", "blockquote", "hr", "br", "code", "strong", "em", "del", "thead", "tbody", "tr"],
 );
+/** Blocks that long answers are made of. */
+const GROWING = new Set(["p", "ul", "ol", "li", "blockquote", "table", "thead", "tbody", "tr", "td", "pre"]);
 const OPEN = 2; // blocks at the end that what follows may still change
 
 export class Rendered {
@@ -20,6 +22,8 @@ export class Rendered {
   #done = { blocks: 0, offset: 0 };
   /** @type {Defined} */
   #defined = {};
+  /** The last block that is shown. @type {Branch | null} */
+  #last = null;
 
   /** @param {HTMLElement} into */
   constructor(into) {
@@ -46,10 +50,52 @@ export class Rendered {
     const told = made.map((block, at) => JSON.stringify([block, isFinal(block, over || at < made.length - 1)]));
     let same = 0;
     while (same < told.length && told[same] === this.#known[from + same]) same++;
+    const last = this.into.childNodes.length - 1;
+    if (last === from + same && this.#last && !over && grow(this.into.childNodes[last], this.#last, made[same])) same++;
     while (this.into.childNodes.length > from + same) this.into.lastChild?.remove();
     this.into.append(...made.slice(same).map((block, at) => element(block, over || same + at < made.length - 1)));
-    this.#known = [...this.#known.slice(0, from), ...told];
+    this.#known.length = from;
+    this.#known.push(...told);
+    this.#last = made.at(-1) ?? null;
   }
+}
+
+/**
+ * Change a node into what a longer text makes of it, and keep what is the same in both.
+ * @param {Node} node @param {Part} before @param {Part} after
+ * @returns {boolean} false if it has to be made anew
+ */
+function grow(node, before, after) {
+  if (typeof before === "string" || typeof after === "string") {
+    if (typeof before !== "string" || typeof after !== "string") return false;
+    node.textContent = after;
+    return true;
+  }
+  const differ = before.tag !== after.tag || before.start !== after.start || before.lang !== after.lang;
+  if (differ || !GROWING.has(after.tag) || before.checked !== undefined || after.checked !== undefined) return false;
+  const into = insideOf(node, after.tag);
+  if (after.tag === "pre") {
+    into.textContent = String(after.children[0] ?? "");
+    return true;
+  }
+  let same = 0;
+  while (same < Math.min(before.children.length, after.children.length) && alike(before.children[same], after.children[same])) same++;
+  const grows = same === before.children.length - 1 && same < after.children.length;
+  if (grows && grow(into.childNodes[same], before.children[same], after.children[same])) same++;
+  while (into.childNodes.length > same) into.lastChild?.remove();
+  for (const each of after.children.slice(same)) into.appendChild(element(each, false));
+  return true;
+}
+
+/** The node that has the children of a block. @param {Node} node @param {string} tag @returns {Node} */
+function insideOf(node, tag) {
+  if (tag === "table") return /** @type {Node} */ (node.firstChild);
+  return tag === "pre" ? /** @type {Node} */ (node.lastChild?.firstChild) : node;
+}
+
+/** @param {Part} one @param {Part} other */
+function alike(one, other) {
+  return one === other || JSON.stringify(one) === JSON.stringify(other);
 }
 
 /** Only code looks otherwise once it is whole. @param {Branch} block @param {boolean} final */
@@ -102,7 +148,7 @@ function codeBlock(part, final) {
   const text = String(part.children[0] ?? "");
   const code = make("code", {}, text);
   if (final && part.lang) void highlight(code, part.lang, text);
-  const head = make("figcaption", {}, make("span", { class: "dim" }, part.lang || "code"), copyButton(() => text, "copy"));
+  const head = make("figcaption", {}, make("span", { class: "dim" }, part.lang || "code"), copyButton(() => code.textContent ?? "", "copy"));
   return make("figure", { class: "block" }, head, make("pre", { tabindex: "0" }, code));
 }
 

@@ -1,6 +1,7 @@
 /** The settings of a chat: system prompt, sampling, tools. The browser keeps them for each model. */
 
 import { make, tell } from "./element.js";
+import { mcpServers, offered } from "./mcp_tools.js";
 
 /** @import { Settings } from "./conversation.js" */
 
@@ -25,18 +26,30 @@ const CHOICES = [["auto", "as the model likes"], ["required", "always"], ["none"
 
 export class SettingsForm {
   #model = "";
+  /** Servers that were ticked when these settings were kept. @type {string[]} */
+  #before = [];
+  listed = false;
 
-  /** @param {HTMLElement} into */
-  constructor(into) {
-    this.system = make("textarea", { id: "system", rows: "3", placeholder: "None" });
-    this.numbers = new Map(NUMBERS.map(([name, , limits]) => [name, make("input", { id: name, type: "number", placeholder: "default", ...limits })]));
-    this.stop = make("input", { id: "stop-text", placeholder: "none", spellcheck: "false" });
-    this.tools = make("textarea", { id: "tools", class: "code", rows: "4", spellcheck: "false", placeholder: EXAMPLE });
-    this.toolChoice = make("select", { id: "tool-choice" }, ...CHOICES.map(([value, text]) => make("option", { value }, text)));
-    this.schema = make("textarea", { id: "schema", class: "code", rows: "4", spellcheck: "false", placeholder: SCHEMA });
+  /** The MCP servers that are ticked, by their URLs. @type {Map<string, HTMLInputElement>} */
+  #servers = new Map();
+
+  /** @param {HTMLElement} into @param {string} [side] of a comparison, which has settings of its own; "": of the chat */
+  constructor(into, side = "") {
+    this.side = side && `${side}:`;
+    const id = (/** @type {string} */ name) => (side ? `${side}-${name}` : name);
+    this.system = make("textarea", { id: id("system"), rows: "3", placeholder: "None" });
+    this.numbers = new Map(NUMBERS.map(([name, , limits]) => [name, make("input", { id: id(name), type: "number", placeholder: "default", ...limits })]));
+    this.stop = make("input", { id: id("stop-text"), placeholder: "none", spellcheck: "false" });
+    this.tools = make("textarea", { id: id("tools"), class: "code", rows: "4", spellcheck: "false", placeholder: EXAMPLE });
+    this.toolChoice = make("select", { id: id("tool-choice") }, ...CHOICES.map(([value, text]) => make("option", { value }, text)));
+    this.schema = make("textarea", { id: id("schema"), class: "code", rows: "4", spellcheck: "false", placeholder: SCHEMA });
     this.schemaTrouble = make("p", { class: "trouble", role: "alert", hidden: true });
     this.toolsTrouble = make("p", { class: "trouble", role: "alert", hidden: true });
-    this.probabilities = make("input", { id: "probabilities", type: "checkbox" });
+    this.probabilities = make("input", { id: id("probabilities"), type: "checkbox" });
+    this.runs = make("input", { id: id("runs"), type: "checkbox" });
+    this.servers = make("div", { class: "servers" }, make("p", { class: "dim" }, "Open to see which the gateway may call."));
+    this.toolsPart = make("details", {}, make("summary", {}, "Tools"), this.#toolFields());
+    this.toolsPart.addEventListener("toggle", () => this.toolsPart.open && void this.#listServers());
     into.append(...this.#parts());
     into.addEventListener("input", () => this.#changed());
   }
@@ -45,7 +58,7 @@ export class SettingsForm {
   use(model) {
     if (model === this.#model) return;
     this.#model = model;
-    this.#restore(kept()[model] ?? {});
+    this.#restore(kept()[this.#key] ?? {});
   }
 
   /** @returns {Settings} @throws {Error} if the tools are no list in JSON, or the schema no object */
@@ -63,7 +76,15 @@ export class SettingsForm {
       toolChoice: this.toolChoice.value,
       schema: schemaOf(this.schema.value),
       probabilities: this.probabilities.checked,
+      servers: this.#ticked,
+      runs: this.runs.checked,
     };
+  }
+
+  /** URLs; those that were ticked before the list of servers came count too. */
+  get #ticked() {
+    if (!this.listed) return this.#before;
+    return [...this.#servers].flatMap(([url, box]) => (box.checked ? [url] : []));
   }
 
   #parts() {
@@ -72,18 +93,63 @@ export class SettingsForm {
       make("label", {}, "System prompt", this.system),
       make("label", { class: "check" }, this.probabilities, "Token probabilities"),
       make("details", { open: true }, make("summary", {}, "Sampling"), make("div", { class: "grid" }, ...fields, make("label", {}, "Stop at", this.stop))),
-      make("details", {}, make("summary", {}, "Tools"), make("label", {}, "JSON of tools, as OpenAI's", this.tools), this.toolsTrouble, make("label", {}, "Call one", this.toolChoice)),
+      this.toolsPart,
       make("details", {}, make("summary", {}, "Structured output"), make("label", {}, "Answer in JSON of this schema", this.schema), this.schemaTrouble),
     ];
+  }
+
+  #toolFields() {
+    return [
+      make("label", {}, "JSON of tools, as OpenAI's", this.tools),
+      this.toolsTrouble,
+      make("label", {}, "Call one", this.toolChoice),
+      make("fieldset", {}, make("legend", {}, "Of MCP servers"), this.servers, make("label", { class: "check" }, this.runs, "Run calls without asking")),
+    ];
+  }
+
+  /** Show the servers that the gateway may call, once. */
+  async #listServers() {
+    if (this.listed) return;
+    this.listed = true;
+    try {
+      const urls = await mcpServers();
+      const nothing = make("p", { class: "dim" }, "The gateway may call none: its operator lists them in --mcp_servers.");
+      this.servers.replaceChildren(...(urls.length ? urls.map((url) => this.#server(url)) : [nothing]));
+      this.#restore(kept()[this.#key] ?? {});
+    } catch (error) {
+      this.listed = false;
+      this.servers.replaceChildren(make("p", { class: "trouble" }, error instanceof Error ? error.message : String(error)));
+    }
+  }
+
+  /** @param {string} url */
+  #server(url) {
+    const box = make("input", { type: "checkbox" });
+    const about = make("p", { class: "dim", hidden: true });
+    this.#servers.set(url, box);
+    box.addEventListener("change", async () => {
+      if (!box.checked) return tell(about, "");
+      try {
+        tell(about, (await offered(url)).map(({ name }) => name).join(", ") || "It offers no tool.");
+      } catch (error) {
+        tell(about, error instanceof Error ? error.message : String(error));
+      }
+    });
+    return make("div", {}, make("label", { class: "check" }, box, url), about);
+  }
+
+  /** Where the settings of this model are kept. */
+  get #key() {
+    return this.side + this.#model;
   }
 
   #changed() {
     tell(this.toolsTrouble, troubleOf(() => toolsOf(this.tools.value)));
     tell(this.schemaTrouble, troubleOf(() => schemaOf(this.schema.value)));
-    /** @type {Record<string, string | boolean>} */
-    const values = { system: this.system.value, stop: this.stop.value, tools: this.tools.value, choice: this.toolChoice.value, schema: this.schema.value, probabilities: this.probabilities.checked };
+    /** @type {Record<string, string | boolean | string[]>} */
+    const values = { servers: this.#ticked, runs: this.runs.checked, system: this.system.value, stop: this.stop.value, tools: this.tools.value, choice: this.toolChoice.value, schema: this.schema.value, probabilities: this.probabilities.checked };
     for (const [name, input] of this.numbers) values[name] = input.value;
-    if (this.#model) localStorage.setItem(KEPT, JSON.stringify({ ...kept(), [this.#model]: values }));
+    if (this.#model) localStorage.setItem(KEPT, JSON.stringify({ ...kept(), [this.#key]: values }));
   }
 
   /** @param {Record<string, any>} values */
@@ -94,6 +160,12 @@ export class SettingsForm {
     this.schema.value = values.schema ?? "";
     this.toolChoice.value = values.choice ?? "auto";
     this.probabilities.checked = values.probabilities === true;
+    this.runs.checked = values.runs === true;
+    this.#before = values.servers ?? [];
+    for (const [url, box] of this.#servers) {
+      box.checked = this.#before.includes(url);
+      box.dispatchEvent(new Event("change"));
+    }
     for (const [name, input] of this.numbers) input.value = values[name] ?? "";
   }
 }

@@ -12,13 +12,23 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import head_dim
 from sax.errors import CheckpointError
+
+Config = Mapping[str, Any]  # with the keys of config.json
+
+
+class Permutation(Protocol):
+    """A permutation of rows or columns that depends on the configuration."""
+
+    def for_tensor(self, rows: int, config: Config, name: str) -> np.ndarray:
+        """Return i64[rows], the row in the file for each row here. Raises CheckpointError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,6 @@ def fused(heads: str) -> RowOrder:
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
 _EXPERT = re.compile(r"\bexperts\.(0|[1-9]\d{0,5})\.")
 _PARTS = ("weight", "bias")
-Config = Mapping[str, Any]  # with the keys of config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +87,14 @@ class TensorPlace:
     # Without .weight or .bias, unless the table's key has it too. A tensor that holds all experts
     # of a layer is named after one of them, with {e} for the expert's number.
     name: str
-    order: RowOrder | None = None
+    order: Permutation | None = None
+    columns: Permutation | None = None
     transposed: bool = False  # [in, out] here, [out, in] in the file
     filters: bool = False  # one per row: [D, 1, K] here, [D, K] in the file
+    flat: bool = False  # a vector here, whatever its shape in the file
     plus: float = 0.0  # the converter added this to every value
+    decay: bool = False  # the file holds -exp(x) for every value x
+    bare: bool = False  # the name in the file has neither .weight nor .bias
     # Says which layers must have the tensor; called with layer 0 for tensors outside the layers.
     needed: Callable[[Config, int], bool] = lambda config, layer: True
 
@@ -92,6 +105,21 @@ class TensorPlace:
 
 def place(name: str, **rest: Any) -> TensorPlace:
     return TensorPlace(name=name, **rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedPlace:
+    """Several tensors of a layer in the file that are one Hugging Face tensor.
+
+    Tensors of all experts, [E, rows, columns], are joined expert by expert.
+    """
+
+    name: str  # of that one
+    parts: tuple[str, ...]  # stems in the file, with .weight
+    # Row of the parts, one after another, for each row here; None: as they are.
+    order: Callable[[Config], np.ndarray] | None = None
+    transposed: bool = False  # the last two dimensions are swapped here
+    needed: Callable[[Config, int], bool] = lambda config, layer: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +139,7 @@ class GgufArchitecture:
     model_types: Mapping[str, str]
     tensors: Mapping[str, TensorPlace]  # outside the layers; keys without .weight or .bias
     layer_tensors: Mapping[str, TensorPlace]  # inside a layer
+    joined: tuple[JoinedPlace, ...] = ()  # inside a layer
     layers: str = "model.layers"  # Hugging Face prefix of the layers
     keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
     layer_count: str = "num_hidden_layers"  # config.json key with the number of layers
@@ -118,7 +147,7 @@ class GgufArchitecture:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     # The remaining config.json keys from the file, and the remaining metadata from config.json.
     more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
-    more_metadata: Callable[[Config], dict[str, Any]]
+    more_metadata: Callable[[Config], dict[str, Any]] | None = None  # None: files are only read
     # Rotary factors from config.json, which GGUF stores as tensors.
     factors: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
     # Normalises Hugging Face names: some checkpoints add a prefix to every name or omit it.
@@ -131,15 +160,14 @@ class GgufArchitecture:
 
     def from_gguf(self, gguf_name: str) -> Named | None:
         """Look up a GGUF name; None if the family has no such tensor."""
-        stem, _, part = gguf_name.rpartition(".")
-        if part not in _PARTS:
-            return None
-        table, prefix = self.tensors, ""
-        if match := _BLOCK.fullmatch(stem):
-            table, prefix, stem = self.layer_tensors, f"{self.layers}.{match[1]}.", match[2]
-        if found := table.get(f"{stem}.{part}"):
+        table, prefix, inside = self.tensors, "", gguf_name
+        if match := _BLOCK.fullmatch(gguf_name):
+            table, prefix, inside = self.layer_tensors, f"{self.layers}.{match[1]}.", match[2]
+        stem, _, part = inside.rpartition(".")
+        found = table.get(inside)
+        if found and (found.bare or part in _PARTS):
             return Named(gguf_name, prefix + found.name, found)
-        if found := table.get(stem):
+        if part in _PARTS and (found := table.get(stem)) and not found.bare:
             return Named(gguf_name, f"{prefix}{found.name}.{part}", found)
         return None
 
@@ -180,18 +208,18 @@ class GgufArchitecture:
 
     def needed(self, config: Config) -> list[str]:
         """Return the GGUF names of all weights that a model of this configuration must have."""
-        names = [_with_part(stem) for stem, at in self.tensors.items() if at.needed(config, 0)]
+        names = [_whole(stem, at) for stem, at in self.tensors.items() if at.needed(config, 0)]
         for layer in range(config[self.layer_count]):
             names += [
-                f"blk.{layer}.{_with_part(stem)}"
+                f"blk.{layer}.{_whole(stem, at)}"
                 for stem, at in self.layer_tensors.items()
                 if at.needed(config, layer)
             ]
         return names
 
 
-def _with_part(stem: str) -> str:
-    return stem if stem.endswith(_PARTS) else f"{stem}.weight"
+def _whole(stem: str, at: TensorPlace) -> str:
+    return stem if at.bare or stem.endswith(_PARTS) else f"{stem}.weight"
 
 
 def optional(config: Config, layer: int) -> bool:

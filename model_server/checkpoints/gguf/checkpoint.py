@@ -16,20 +16,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, Named
-from model_server.checkpoints.gguf.config import architecture_of, config_of
+from model_server.checkpoints.gguf.config import architecture_of, config_of, drafting_layers
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.parts import open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
-from model_server.checkpoints.gguf.view import GgufView, SplitView, StoredView
+from model_server.checkpoints.gguf.view import GgufView, SplitView, StoredView, joined_view
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
 
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.")
 _SPLIT = re.compile(r"(blk\.\d+\.attn_)(k|v)_b\.weight")
 _Parts = dict[str, GgufTensor]  # "k" and "v"
 
@@ -153,11 +154,17 @@ def views_of(
 ) -> dict[str, GgufView]:
     """Return views by Hugging Face name, in file order."""
     _check_kinds(header)
-    tensors = {n: t for n, t in header.tensors.items() if n not in FACTORS}
+    layers = config[architecture.layer_count]
+    spare = range(layers, layers + drafting_layers(header, architecture))
+    tensors = {
+        name: tensor
+        for name, tensor in header.tensors.items()
+        if name not in FACTORS and _block(name) not in spare
+    }
     split = _take_split(tensors) if architecture.split_kv_b else {}
+    views: dict[str, GgufView] = _joined(tensors, architecture, config)
     named = {name: _named(architecture, name) for name in (*tensors, *split)}
     _check_complete(named, architecture, config)
-    views: dict[str, GgufView] = {}
     for name, tensor in tensors.items():
         views |= _stored(tensor, named[name], config)
     for name, parts in split.items():
@@ -198,8 +205,32 @@ def _check_complete(
             )
 
 
+def _block(name: str) -> int | None:
+    found = _BLOCK.match(name)
+    return int(found[1]) if found else None
+
+
+def _joined(
+    tensors: dict[str, GgufTensor], architecture: GgufArchitecture, config: Config
+) -> dict[str, GgufView]:
+    """Move tensors that are one Hugging Face tensor out of `tensors`, by the name of that one."""
+    views: dict[str, GgufView] = {}
+    for layer in range(config[architecture.layer_count]) if architecture.joined else ():
+        for join in architecture.joined:
+            parts = [f"blk.{layer}.{part}" for part in join.parts]
+            missing = [part for part in parts if part not in tensors]
+            whole = f"{architecture.layers}.{layer}.{join.name}"
+            if missing and (len(missing) < len(parts) or join.needed(config, layer)):
+                raise CheckpointError(f"tensor {missing[0]} is missing, a part of {whole}")
+            if not missing:
+                views[whole] = joined_view([tensors.pop(part) for part in parts], join, config)
+    return views
+
+
 def _stored(tensor: GgufTensor, named: Named, config: Config) -> dict[str, StoredView]:
     place, shape = named.place, tensor.shape
+    if place.flat:
+        shape = (math.prod(shape),)
     if len(shape) > (3 if place.experts else 2) or (place.experts and len(shape) < 2):
         raise CheckpointError(f"tensor {tensor.name} has the shape {list(shape)}")
     if not place.experts:
@@ -227,7 +258,10 @@ def _view(matrix: Matrix, shape: tuple[int, ...], named: Named, config: Config) 
         shape = shape[::-1]
     if place.filters and len(shape) == 2:
         shape = (shape[0], 1, shape[1])
-    return StoredView(matrix, shape, place, order)
+    columns = None
+    if place.columns is not None:
+        columns = place.columns.for_tensor(shape[-1], config, matrix.tensor.name)
+    return StoredView(matrix, shape, place, order, columns)
 
 
 # --- attn_kv_b as two tensors -------------------------------------------------------------------

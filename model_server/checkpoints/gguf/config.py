@@ -17,11 +17,13 @@ from model_server.checkpoints.gguf.facts import REQUIRED, Facts, Key
 from model_server.checkpoints.gguf.header import GgufHeader
 from sax.errors import CheckpointError
 
+_DRAFTING = "nextn_predict_layers"
 # Metadata that changes nothing, with the values for which this is true (empty: all). Whatever else
 # is in a file must be read for its config.json: it may be a factor that the model was trained with.
 _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "decoder_start_token_id": (),
+    _DRAFTING: (),
     "rope.scaling.factor": (1.0,),
     "rope.scaling.finetuned": (),
     "rope.scaling.original_context_length": (),
@@ -48,9 +50,10 @@ def architecture_for(config: Config) -> GgufArchitecture:
     """Return the architecture to write a config.json as. Raises CheckpointError."""
     wanted = config.get("model_type")
     for architecture in ARCHITECTURES.values():
-        if wanted in architecture.model_types:
+        if wanted in architecture.model_types and architecture.more_metadata:
             return architecture
-    known = ", ".join(sorted(t for a in ARCHITECTURES.values() for t in a.model_types))
+    written = [each for each in ARCHITECTURES.values() if each.more_metadata]
+    known = ", ".join(sorted(t for each in written for t in each.model_types))
     raise CheckpointError(f"a {wanted!r} model cannot be written as GGUF; supported: {known}")
 
 
@@ -68,6 +71,8 @@ def config_of(
     config: dict[str, Any] = {"model_type": next(iter(architecture.model_types))}
     config |= architecture.fixed
     config |= {key.name: facts.value(key) for key in architecture.keys}
+    # Blocks of layers that draft come after the others and count as such.
+    config[architecture.layer_count] -= drafting_layers(header, architecture)
     layers = config[architecture.layer_count]
     if layers > len(header.tensors):  # before anything allocates a list of that length
         raise CheckpointError(
@@ -84,6 +89,15 @@ def config_of(
         config["pooling"] = _pooling_of(pooling)
     _check_all_known(facts.unread(), architecture)
     return {"architectures": [architecture.model_types[config["model_type"]]], **config}
+
+
+def drafting_layers(header: GgufHeader, architecture: GgufArchitecture) -> int:
+    """Return the number of blocks, after those of the model, that only draft tokens."""
+    count = header.metadata.get(f"{architecture.name}.{_DRAFTING}", 0)
+    whole = header.metadata.get(f"{architecture.name}.block_count", 0)
+    if type(count) is not int or not 0 <= count < max(whole, 1):
+        raise CheckpointError(f"its {_DRAFTING} is {count!r} of {whole!r} blocks")
+    return count
 
 
 def _pooling_of(kind: Any) -> str:
@@ -128,6 +142,7 @@ def with_defaults(config: Config) -> dict[str, Any]:
 
 def metadata_of(config: Config, architecture: GgufArchitecture) -> dict[str, Any]:
     """Return the metadata for a config.json, its keys without the architecture prefix."""
+    assert architecture.more_metadata, "architecture_for gives one that can be written"
     _check_fixed(config, architecture)
     metadata = {key.suffix: _given(config, key) for key in architecture.keys}
     try:

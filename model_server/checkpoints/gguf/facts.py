@@ -88,6 +88,13 @@ class Facts:
         self._read.add(suffix)
         return self._metadata.get(f"{self._prefix}.{suffix}", default)
 
+    def listed(self, suffix: str, count: int, default: list[Any] | None = None) -> list[Any]:
+        """Return the first `count` of a list. Raises CheckpointError for anything else."""
+        value = self.get_any(suffix, default)
+        if not isinstance(value, list | np.ndarray) or len(value) < count:
+            raise self._wrong(suffix, f"a list of {count}", value)
+        return [each.item() if isinstance(each, np.generic) else each for each in value[:count]]
+
     def unread(self) -> dict[str, Any]:
         """Return the architecture's values, by suffix, that nothing has asked for."""
         start = f"{self._prefix}."

@@ -71,7 +71,7 @@ def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
 
 def _read_scaling(facts: Facts, theta: float, rotated: int) -> dict[str, Any] | None:
     if LLAMA3_FACTORS in facts.factors:
-        return _read_llama3(facts, theta, rotated)
+        return _read_factors(facts, theta, rotated)
     kind = facts.get("rope.scaling.type", "none")
     if kind == "none":
         return None
@@ -89,18 +89,26 @@ def _read_yarn(facts: Facts) -> dict[str, Any]:
     return given
 
 
-def _read_llama3(facts: Facts, theta: float, rotated: int) -> dict[str, Any]:
-    """Recover Llama 3's parameters and check that they reproduce the stored factors."""
+def _read_factors(facts: Facts, theta: float, rotated: int) -> dict[str, Any]:
+    """Recover Llama 3's parameters if they reproduce the factors, or give the factors."""
     factors = facts.factors[LLAMA3_FACTORS]
     scaling = {"rope_type": "llama3", "factor": round(float(factors.max()), 4), **_LLAMA3}
-    if facts.get(_CONTEXT) is not None:
+    original = facts.get(_CONTEXT)
+    if original is not None:
         scaling["original_max_position_embeddings"] = facts.whole(_CONTEXT)
     # Check the shape first: the header may claim heads of any size.
-    if factors.shape != (rotated // 2,) or not np.allclose(
-        factors, llama3_factors(theta, rotated, scaling), rtol=1e-3
-    ):
-        raise CheckpointError(f"its {LLAMA3_FACTORS} are not those of Llama 3, as required")
-    return scaling
+    if factors.shape != (rotated // 2,) or not (np.isfinite(factors) & (factors > 0)).all():
+        raise CheckpointError(f"its {LLAMA3_FACTORS} are not {rotated // 2} numbers above 0")
+    if np.allclose(factors, llama3_factors(theta, rotated, scaling), rtol=1e-3):
+        return scaling
+    given = _numbers(factors, rotated)
+    return {
+        "rope_type": "longrope",
+        "long_factor": given,
+        "short_factor": given,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": facts.whole("context_length"),
+    }
 
 
 def llama3_factors(theta: float, rotated: int, scaling: Mapping[str, Any]) -> np.ndarray:

@@ -7,12 +7,14 @@ kv_b_proj may be stored as two tensors; `tensors` lists the views of a file.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.checkpoints.gguf.architecture import TensorPlace
+from model_server.checkpoints.gguf.architecture import Config, JoinedPlace, TensorPlace
+from model_server.checkpoints.gguf.header import GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import Matrix
 from model_server.checkpoints.packed import PackedBlocks, Packing
@@ -44,14 +46,21 @@ class StoredView:
     shape: tuple[int, ...]
     place: TensorPlace
     order: np.ndarray | None  # i64[rows]: the row in the file for each row here
+    columns: np.ndarray | None = None  # i64[columns], likewise
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32) if self.place.plus else self.matrix.dtype
+        changed = self.place.plus or self.place.decay
+        return np.dtype(np.float32) if changed else self.matrix.dtype
 
     def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         if self.place.plus:
             return deliver(self._read(region, None) - np.float32(self.place.plus), out)
+        if self.place.decay:
+            return deliver(np.log(-self._read(region, None)), out)
+        if self.columns is not None:
+            rows = self.matrix.read(self._file_rows(region[0]), slice(0, self.shape[1]))
+            return deliver(rows[:, self.columns[region[1]]], out)
         return self._read(region, out)
 
     def _read(self, region: Region, out: np.ndarray | None) -> np.ndarray:
@@ -70,7 +79,7 @@ class StoredView:
     def packing(self) -> Packing | None:
         """Also None for a transposed tensor, whose blocks run along its columns."""
         kind = KINDS.get(self.matrix.tensor.kind)
-        whole_rows = len(self.shape) == 2 and not self.place.transposed
+        whole_rows = len(self.shape) == 2 and not self.place.transposed and self.columns is None
         return kind.packing if kind is not None and whole_rows else None
 
     def read_packed(self, region: Region) -> PackedBlocks:
@@ -86,6 +95,73 @@ class StoredView:
         if self.order is None:
             return self.matrix.read(slice(0, 1), part)[0]
         return self.matrix.read(slice(0, 1), slice(0, self.matrix.columns))[0][self.order[part]]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedView:
+    """Rows of several tensors, one after another, for each expert or once."""
+
+    parts: tuple[Matrix, ...]  # [experts * its rows, columns] each
+    heights: tuple[int, ...]  # rows of each part for one expert
+    shape: tuple[int, ...]  # [rows, columns] or [experts, rows, columns]
+    order: np.ndarray | None  # i64[rows]: the row of the parts for each row here
+    transposed: bool  # the last two dimensions are swapped here
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(*(part.dtype for part in self.parts))
+
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
+        *front, rows, columns = region
+        if self.transposed:
+            rows, columns = columns, rows
+        experts = range(front[0].start, front[0].stop) if front else range(1)
+        found = np.stack([self._expert(expert, rows, columns) for expert in experts])
+        found = found.swapaxes(-1, -2) if self.transposed else found
+        return deliver(found if front else found[0], out)
+
+    def _expert(self, expert: int, rows: slice, columns: slice) -> np.ndarray:
+        wanted = np.arange(rows.start, rows.stop) if self.order is None else self.order[rows]
+        made = np.empty((len(wanted), columns.stop - columns.start), self.dtype)
+        start = 0
+        for part, height in zip(self.parts, self.heights, strict=True):
+            its = np.flatnonzero((wanted >= start) & (wanted < start + height))
+            if len(its):
+                made[its] = part.read(wanted[its] - start + expert * height, columns)
+            start += height
+        return made
+
+    def packing(self) -> Packing | None:
+        return None
+
+    def read_packed(self, region: Region) -> PackedBlocks:
+        raise CheckpointError(f"tensor {self.parts[0].tensor.name} is read joined with others")
+
+
+def joined_view(tensors: Sequence[GgufTensor], join: JoinedPlace, config: Config) -> JoinedView:
+    """Raises CheckpointError if the parts do not fit together."""
+    fronts = {tensor.shape[:-2] for tensor in tensors}
+    widths = {tensor.shape[-1] for tensor in tensors}
+    ranks = {len(tensor.shape) for tensor in tensors}
+    if len(fronts) != 1 or len(widths) != 1 or not ranks <= {2, 3}:
+        given = ", ".join(f"{each.name} is {list(each.shape)}" for each in tensors)
+        raise CheckpointError(f"{given}; they must fit together")
+    (front,), (width,) = fronts, widths
+    heights = tuple(tensor.shape[-2] for tensor in tensors)
+    rows, order = sum(heights), None
+    if join.order is not None and len(order := join.order(config)) != rows:
+        raise CheckpointError(f"tensor {tensors[0].name} is of {heights[0]} rows, unlike its parts")
+    sides = (width, rows) if join.transposed else (rows, width)
+    return JoinedView(
+        tuple(
+            Matrix(tensor, math.prod(front) * height, width)
+            for tensor, height in zip(tensors, heights, strict=True)
+        ),
+        heights,
+        (*front, *sides),
+        order,
+        join.transposed,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,10 +251,15 @@ def _control_texts(folder: Path, settings: dict[str, Any]) -> set[str]:
     return found
 
 
+_LAYERS_APART = "transformer_layer_config"  # of draft heads as the speculators library writes them
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json. Raises CheckpointError if it is missing, unclear or has no model_type."""
     path = folder / "config.json"
     config = read_json(path)
+    if isinstance(inner := config.pop(_LAYERS_APART, None), dict):
+        config = {**inner, **config}
     if not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{path} has no model_type")
     # Newer files say dtype for torch_dtype, and rope_parameters for rope_theta and rope_scaling.

@@ -90,13 +90,17 @@ class CpuAttention:
         if not supports(layer):
             return xla.KERNEL.attend(batch, layer, new, scores)
         layer = _written(batch, layer, new)
+        attended = _attended(batch, layer, new.q, scores)
         if batch.block_ahead is None:
-            return _attended(batch, layer, new.q, scores), layer
+            return attended, layer
+        decodes = batch.decode_tables.shape[0]
+        looks = jnp.pad(batch.block_ahead.reshape(-1) > 0, (decodes, 0))[:, None, None]
+        # A token's bits do not depend on images beside it: those that look ahead alone are XLA's.
         attended = jax.lax.cond(
-            jnp.any(batch.block_ahead > 0),
-            lambda q: _attended_by_xla(batch, layer, q, scores),
-            lambda q: _attended(batch, layer, q, scores),
-            new.q,
+            jnp.any(looks),
+            lambda made: jnp.where(looks, _attended_by_xla(batch, layer, new.q, scores), made),
+            lambda made: made,
+            attended,
         )
         return attended, layer
 

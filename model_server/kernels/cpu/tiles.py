@@ -191,8 +191,8 @@ def byte_product(
 ) -> jax.Array:
     """[T, K] times the transposed weight [N, K]: f32[T, N]; live: as of `plain_product`.
 
-    Up to 31 rows, and any number with AMX, each number of x becomes two of 8 bits, its value and
-    254 times what is left of it, which loses nothing visible; more rows are multiplied in bf16.
+    Each number of x becomes two of 8 bits, its value and 254 times what is left of it, which loses
+    nothing visible. A row's bits do not depend on how many rows there are.
     """
     made = jax.ShapeDtypeStruct((x.shape[0], form.shape[0]), jnp.float32)
     offsets = np.zeros((0, 0, 0), np.float16) if tiles.offsets is None else tiles.offsets

@@ -63,8 +63,14 @@ def latent_recipe(
     rope = rope or rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
     usual: BuildLatent = LatentAttention
 
-    def made(prefix: str, attention: BuildLatent, ffw: BuildFfw, form: WeightForm) -> PreNormLayer:
-        return layer_kind(
+    def made(
+        kind: type[PreNormLayer],
+        prefix: str,
+        attention: BuildLatent,
+        ffw: BuildFfw,
+        form: WeightForm,
+    ) -> PreNormLayer:
+        return kind(
             norm_of(keys, f"{prefix}.input_layernorm"),
             attention(shape, f"{prefix}.self_attn", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
@@ -76,10 +82,11 @@ def latent_recipe(
             attentions[index] if attentions else usual,
             routed if sparse[index] else dense,
         )
-        return made(f"model.layers.{index}", attention, ffw, form)
+        return made(layer_kind, f"model.layers.{index}", attention, ffw, form)
 
     def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
-        return made(prefix, attentions[-1] if attentions else usual, routed, form)
+        # Like the first layer it takes nothing from another one.
+        return made(PreNormLayer, prefix, attentions[0] if attentions else usual, routed, form)
 
     def build(form: WeightForm) -> Decoder:
         return decoder_kind(
@@ -98,10 +105,7 @@ def latent_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
-        # Layers that take more than their own input draft nothing.
-        own_head=appended_head(keys, layers, drafting, rope)
-        if layer_kind is PreNormLayer
-        else None,
+        own_head=appended_head(keys, layers, drafting, rope),
         short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )

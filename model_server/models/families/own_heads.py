@@ -1,7 +1,8 @@
 """Draft layers of checkpoints, as families name their parts: one layer over a projection.
 
 Sources: DeepSeek-AI 2024 (arXiv:2412.19437, section 2.2) for layers behind the last one, Qwen3-Next
-for those under `mtp.`, and Xiaomi 2025 (arXiv:2505.07608) for those under `model.mtp_layers.`.
+for those under `mtp.`, Xiaomi 2025 (arXiv:2505.07608) for those under `model.mtp_layers.`, and
+Baidu's FastDeploy for those under `model.mtp_block.`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
+    BuildAttention,
+    BuildFfw,
     BuildNorm,
     embedding_of,
     head_of,
+    norm_of,
     rms_norms,
 )
+from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.draft_head import PredictionHead
 from model_server.models.layers.layers import Embedding, Linear
+from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
 from model_server.models.recipe import OwnHead
 from model_server.models.weights.weight import WeightForm
@@ -41,7 +47,7 @@ class HeadNames:
     copies: tuple[str, ...] = ()  # prefixes of tensors that repeat the model's
 
     @classmethod
-    def appended(cls, layers: int) -> HeadNames:
+    def appended(cls, layers: int, final_norm: str = "shared_head.norm") -> HeadNames:
         """Names of the layer behind the last of `layers`, as DeepSeek-V3 gives them."""
         prefix = f"model.layers.{layers}"
         return cls(
@@ -50,7 +56,7 @@ class HeadNames:
             token_norm=f"{prefix}.enorm",
             hidden_norm=f"{prefix}.hnorm",
             projection=f"{prefix}.eh_proj",
-            final_norm=f"{prefix}.shared_head.norm",
+            final_norm=f"{prefix}.{final_norm}",
             copies=(f"{prefix}.embed_tokens.", f"{prefix}.shared_head.head."),
         )
 
@@ -80,6 +86,14 @@ MIMO = HeadNames(
     projection=f"{_MIMO}.input_proj",
     final_norm=f"{_MIMO}.final_layernorm",
     hidden_first=True,
+)
+ERNIE = HeadNames(
+    prefix="model.mtp_",
+    layer="model.mtp_block.0",
+    token_norm="model.mtp_emb_norm.0",
+    hidden_norm="model.mtp_hidden_norm.0",
+    projection="model.mtp_linear_proj.0",
+    final_norm="model.norm",  # that of the model
 )
 
 
@@ -117,6 +131,32 @@ def own_head(
 
 def appended_head(keys: ConfigKeys, layers: int, layer: BuildLayer, rope: Rope) -> OwnHead | None:
     """Return the layer behind the last of `layers`, if config.json counts one or more."""
+    return counted_head(keys, HeadNames.appended(layers), layer, rope)
+
+
+def counted_head(
+    keys: ConfigKeys, names: HeadNames, layer: BuildLayer, rope: Rope | None, *, tied: bool = False
+) -> OwnHead | None:
+    """Return the layer of these names, if config.json counts one or more.
+
+    tied: whether the output layer is the embedding if config.json does not say.
+    """
     if not keys.whole("num_nextn_predict_layers", 0, least=0):
         return None
-    return own_head(keys, HeadNames.appended(layers), layer, rope)
+    return own_head(keys, names, layer, rope, head=lambda form: head_of(keys, form, tied=tied))
+
+
+def drafting_layer(
+    keys: ConfigKeys, attention: BuildAttention, shape: AttentionShape, ffw: BuildFfw
+) -> BuildLayer:
+    """Builder of a Llama-style layer that drafts."""
+
+    def build(prefix: str, form: WeightForm) -> PreNormLayer:
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm"),
+            attention(prefix, shape, form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            ffw(prefix, form),
+        )
+
+    return build

@@ -102,12 +102,15 @@ class EagleLayer(nnx.Module):
         attention: nnx.Module,  # takes f32[T, 2 * D]
         before_ffw: RmsNorm,
         ffw: nnx.Module,
+        *,
+        adds_to_norm: bool = False,  # the layer adds to the normalised state
     ) -> None:
         self.token_norm = token_norm
         self.hidden_norm = hidden_norm
         self.attention = attention
         self.before_ffw = before_ffw
         self.ffw = ffw
+        self.adds_to_norm = adds_to_norm
 
     def __call__(
         self,
@@ -117,8 +120,10 @@ class EagleLayer(nnx.Module):
         pages: LayerPages,
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
-        seen = jnp.concatenate([self.token_norm(token), self.hidden_norm(x)], axis=-1)
+        normed = self.hidden_norm(x)
+        seen = jnp.concatenate([self.token_norm(token), normed], axis=-1)
         mixed, pages = self.attention(seen, rotation, pages, batch)
+        x = normed if self.adds_to_norm else x
         x, seen = sum_and_norm(self.before_ffw, x, mixed)
         return x + self.ffw(seen), pages
 
@@ -126,15 +131,18 @@ class EagleLayer(nnx.Module):
 class EagleHead(nnx.Module):
     """An EAGLE-3 head (Li et al. 2025, arXiv:2503.01840): it reads three layers of the model.
 
-    Its own output layer may know fewer tokens than the model; it has the number of each.
+    Its first layer reads the token, those behind it are usual ones. Its own output layer may know
+    fewer tokens than the model; it has the number of each.
     """
 
     def __init__(
         self,
         *,
         embedding: Embedding,
+        fusion_norm: RmsNorm | None = None,  # of what a step shows, f32[W]
         fusion: Linear,  # [D, W], of the layers that a step shows
         layer: EagleLayer,
+        further: Sequence[nnx.Module] = (),
         rope: Rope,
         final_norm: nnx.Module,
         head: Linear,  # [V', D]
@@ -142,8 +150,9 @@ class EagleHead(nnx.Module):
         offsets: bool,  # whether tokens of the head have other numbers than the model's
     ) -> None:
         self.embedding = embedding
+        self.fusion_norm = fusion_norm
         self.fusion = fusion
-        self.layers = nnx.List([layer])
+        self.layers = nnx.List([layer, *further])
         self.rope = rope
         self.final_norm = final_norm
         self.head = head
@@ -154,7 +163,7 @@ class EagleHead(nnx.Module):
 
     def kept(self, hidden: jax.Array) -> jax.Array:
         """Map the three layers f32[T, 3 * D] to what is kept of each token, f32[T, D]."""
-        return self.fusion(hidden)
+        return self.fusion(hidden if self.fusion_norm is None else self.fusion_norm(hidden))
 
     def __call__(
         self,
@@ -166,9 +175,13 @@ class EagleHead(nnx.Module):
     ) -> tuple[jax.Array, Written]:
         """As `PredictionHead`; the hidden states are not normalised."""
         token = _embedded(self.embedding, tokens, positions)
-        (layer,), (held,) = self.layers, pages
-        x, held = run_layer(layer, token, before, self.rope.at(positions), held, batch)
-        return x, (held,)
+        rotation, (first, *further) = self.rope.at(positions), self.layers
+        x, held = run_layer(first, token, before, rotation, pages[0], batch)
+        written = [held]
+        for layer, held in zip(further, pages[1:], strict=True):
+            x, held = run_layer(layer, x, rotation, held, batch)
+            written.append(held)
+        return x, tuple(written)
 
     def tokens(self, hidden: jax.Array) -> jax.Array:
         """Map f32[R, D] to the likeliest token of each row, i32[R]."""

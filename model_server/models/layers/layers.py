@@ -17,6 +17,7 @@ from flax import nnx
 from jax import lax
 
 from model_server.kernels.cpu import rows
+from model_server.kernels.row_sums import row_mean
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
@@ -200,7 +201,7 @@ class RmsNorm(nnx.Module):
         live = live_of(self)
         if live is not None and x.ndim == 2:
             return self._native(x, None, live)[1]
-        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        mean_square = row_mean(jnp.square(x))
         scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
         normed = x * lax.rsqrt(mean_square + self.epsilon)
         return normed * lax.broadcast_to_rank(scale, x.ndim)
@@ -226,7 +227,7 @@ class UnitNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        mean_square = row_mean(jnp.square(x))
         return x * lax.rsqrt(mean_square + self.epsilon)
 
 
@@ -270,8 +271,8 @@ class OwnHeadNorm(nnx.Module):
 
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
     """Return (x - mean) / std over the last dimension."""
-    centred = x - x.mean(-1, keepdims=True)
-    return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
+    centred = x - row_mean(x)
+    return centred * lax.rsqrt(row_mean(jnp.square(centred)) + epsilon)
 
 
 class Embedding(nnx.Module):

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.row_sums import row_softmax, row_sum
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.layers import Names
 from model_server.models.weights.weight import weight
@@ -44,9 +45,9 @@ class SoftmaxChoice:
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         scores = scores if bias is None else scores + bias[None]
-        weights, experts = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), self.count)
+        weights, experts = jax.lax.top_k(row_softmax(scores), self.count)
         if self.normalised:
-            weights /= weights.sum(-1, keepdims=True)
+            weights /= row_sum(weights)
         return Routes(experts, weights)
 
 
@@ -61,7 +62,7 @@ class GroupedSoftmaxChoice:
     normalised: bool = False  # weights of the chosen experts sum to the scale
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
-        shares = jax.nn.softmax(scores if bias is None else scores + bias[None], axis=-1)
+        shares = row_softmax(scores if bias is None else scores + bias[None])
         if self.kept < self.groups:
             grouped = shares.reshape(len(shares), self.groups, -1)
             _, kept = jax.lax.top_k(grouped.max(-1), self.kept)
@@ -69,7 +70,7 @@ class GroupedSoftmaxChoice:
             shares = jnp.where(open_groups[..., None], grouped, 0.0).reshape(shares.shape)
         weights, experts = jax.lax.top_k(shares, self.count)
         if self.normalised:
-            weights /= weights.sum(-1, keepdims=True)
+            weights /= row_sum(weights)
         return Routes(experts, weights * self.scale)
 
 
@@ -81,11 +82,11 @@ class CorrectedSoftmaxChoice:
     least: float  # that the weights are divided by
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
-        shares = jax.nn.softmax(scores, axis=-1)
+        shares = row_softmax(scores)
         wanted = shares if bias is None else shares + bias[None]
         _, experts = jax.lax.top_k(wanted, self.count)
         weights = jnp.take_along_axis(shares, experts, axis=-1)
-        return Routes(experts, weights / jnp.maximum(weights.sum(-1, keepdims=True), self.least))
+        return Routes(experts, weights / jnp.maximum(row_sum(weights), self.least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class SparseMixerChoice:
         """Return i32[T] and f32[T]; left: the scores f32[T, E] of those that may be chosen."""
         most = left.max(axis=1, keepdims=True)
         far = (most - scores) / jnp.maximum(jnp.abs(scores), most) > 2 * self.jitter
-        shares = jax.nn.softmax(jnp.where(far, -jnp.inf, left), axis=1)
+        shares = row_softmax(jnp.where(far, -jnp.inf, left))
         best = jnp.argmax(left, axis=1)
         return best, jnp.take_along_axis(shares, best[:, None], axis=1)[:, 0]
 
@@ -146,7 +147,7 @@ class GroupedSigmoidChoice:
         _, experts = jax.lax.top_k(wanted, self.count)
         weights = jnp.take_along_axis(squashed, experts, axis=-1)
         if self.normalised:
-            weights /= weights.sum(-1, keepdims=True) + self.least
+            weights /= row_sum(weights) + self.least
         return Routes(experts, weights * self.scale)
 
     def _in_kept_groups(self, wanted: jax.Array) -> jax.Array:

@@ -220,6 +220,16 @@ def chat(
     mcp_yes: Annotated[
         bool, typer.Option("--mcp-yes", "--mcp_yes", help="Call its tools without asking.")
     ] = False,
+    tool_choice: Annotated[
+        str,
+        typer.Option(
+            "--tool-choice",
+            "--tool_choice",
+            metavar="auto|none|required|TOOL",
+            help="With --mcp: whether each message must be answered with a call first, or with "
+            "one of this tool.",
+        ),
+    ] = "auto",
 ) -> None:
     """Chat with a model.
 
@@ -235,6 +245,7 @@ def chat(
       sax chat /sax/test/smollm2 --system "Answer in one word." --temperature 0.7
       sax chat /sax/test/gemma3 "What is this?" --image photo.jpg
       sax chat smollm2 --mcp "npx -y @modelcontextprotocol/server-filesystem ."
+      sax chat smollm2 "Rain in Oslo?" --mcp ./weather --mcp-yes --tool-choice required
     """
     with open_client(ctx) as client, ExitStack() as opened:
         conversation = Conversation(
@@ -243,6 +254,9 @@ def chat(
         conversation.files, conversation.sounds = [*(image or ())], [*(audio or ())]
         if mcp:
             conversation.tools = opened.enter_context(_tools(mcp, yes=mcp_yes))
+            conversation.tool_choice = tool_choice
+        elif tool_choice != "auto":
+            raise InvalidRequest("--tool-choice needs tools: name an MCP server with --mcp")
         if question is not None:
             conversation.ask(sys.stdin.read() if question == "-" else question)
         elif sys.stdin.isatty():

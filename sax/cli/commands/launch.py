@@ -167,8 +167,9 @@ def launch(
     """Start a coding agent that asks a model of this cell.
 
     The agent gets the gateway's address, the key and the model by variables and arguments of its
-    own; none of its files is changed. What follows "--" is passed on to it. The model needs a chat
-    template that has tools, and a context of some 30,000 tokens for most agents.
+    own; none of its files is changed. What follows "--" is passed on to it. Most agents need a
+    context of some 30,000 tokens; a model whose chat template has no tools is told them
+    in sax's own form.
 
     \b
     Examples:

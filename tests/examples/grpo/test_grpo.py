@@ -26,7 +26,7 @@ def test_trained_and_sampled_log_probabilities_are_equal_and_the_reward_rises(
     tmp_path: Path,
 ) -> None:
     policy.write_folder(tmp_path / "policy", policy.random_weights(0))
-    config = ModelServerConfig(slots=64, page_size=16, max_context=64)
+    config = ModelServerConfig(slots=16, page_size=16, max_context=64)
     with Sampler(str(tmp_path / "policy"), config=config) as sampler:
         steps = list(train(sampler, 60))
         assert sampler.version == "61"

@@ -163,3 +163,4 @@ async def test_a_model_without_marks_refuses_under_the_field_s_name(
     cell.failure = UnsupportedParameter("suffix is not supported by this model", param="suffix")
     error = (await http.post("/infill", json=BODY)).json()["error"]
     assert error["param"] == "input_suffix"
+    assert error["message"] == "input_suffix is not supported by this model"

@@ -14,6 +14,7 @@ import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from http_gateway.mcp.servers import McpServers
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import presented_token
 from sax.auth.token_file import TokenFile
@@ -84,9 +85,11 @@ class Granting(FakeCell):
 
 
 @contextmanager
-def gateway(cell: FakeCell, asks: Authentication | None = None) -> Iterator[str]:
+def gateway(
+    cell: FakeCell, asks: Authentication | None = None, mcp: McpServers | None = None
+) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(cell, GatewayConfig(), asks or Authentication())
+    app = create_app(cell, GatewayConfig(), asks or Authentication(), mcp=mcp)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
@@ -224,3 +227,30 @@ def test_the_cell_is_filtered_by_words_of_any_kind(browser: Any) -> None:
         assert "/sax/test/two" in rows.inner_text()
         page.fill("#cell-filter", "nowhere")
         page.get_by_text("Nothing has these words.").first.wait_for()
+
+
+def test_an_answer_that_grows_is_what_it_is_once_it_is_whole(browser: Any) -> None:
+    """Each block is changed in place while it grows; what is shown does not depend on that."""
+    written = (
+        "para *one* `x` $y$\nline\n\n```\n```\n\n```python\ndef f():\n    return 1\n```\n\n"
+        "- a **b**\n  - c\n- [x] d\n\n1. e\n2. f\n\n> q\n> r\n\n"
+        "| a | b |\n|---|:-:|\n| 1 | 2 |\n| 3 |\n"
+        "\n# h\n\n- g\n  ```\n  code\n  ```\n"
+    )
+    cell = Saying(written)
+    cell.pause_s = 0.004
+    with gateway(cell) as url, tab(browser, url) as page:
+        until(page, "document.querySelector('#model').value !== ''")
+        page.fill("#prompt", "Write")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#stop:not([hidden])")
+        page.wait_for_selector("#send:not([hidden])")
+        page.locator(".message.answer .hljs-keyword").first.wait_for()
+        page.wait_for_timeout(300)
+        grown = page.locator(".message.answer > .text").evaluate("node => node.innerHTML")
+        page.reload()
+        page.locator(".open-chat").click()
+        page.locator(".message.answer .hljs-keyword").first.wait_for()
+        page.wait_for_timeout(300)
+        whole = page.locator(".message.answer > .text").evaluate("node => node.innerHTML")
+    assert grown == whole

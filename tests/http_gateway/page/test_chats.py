@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import READY, tab, until
+from tests.browser import READY, choose, tab, until
 from tests.http_gateway.fake_cell import CONTEXT, published
 from tests.http_gateway.page.test_browser import Saying, gateway
 
@@ -236,16 +236,14 @@ def test_the_next_request_is_shown_as_curl_and_python(page: Any) -> None:
 def test_settings_are_remembered_for_each_model(browser: Any, cell: Saying) -> None:
     cell.models["/sax/test/other"] = published("/sax/test/other")
     with gateway(cell) as url, tab(browser, url) as page:
-        until(page, "document.querySelector('#model').options.length === 2")
         first, second = sorted(cell.models)
-        page.select_option("#model", first)
+        choose(page, first)
         page.fill("#temperature", "0.25")
-        page.select_option("#model", second)
+        choose(page, second)
         assert page.input_value("#temperature") == ""
         page.fill("#temperature", "1")
         page.reload()
-        until(page, "document.querySelector('#model').options.length === 2")
-        page.select_option("#model", first)
+        choose(page, first)
         assert page.input_value("#temperature") == "0.25"
 
 

@@ -110,6 +110,27 @@ def write_eagle(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+_READ_BOTH = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+
+
+def write_library(folder: Path) -> Path:
+    """The same head in the format of speculators, with a usual layer behind its first one."""
+    write_eagle(folder)
+    config = json.loads((folder / "config.json").read_text())
+    inner = {key: value for key, value in config.items() if key != "draft_vocab_size"}
+    inner |= {"num_hidden_layers": 2, "tie_word_embeddings": True}
+    config = {"speculators_model_type": "eagle3", "draft_vocab_size": OUTPUTS}
+    write_json(folder / "config.json", config | {"transformer_layer_config": inner})
+    held = load_file(folder / "model.safetensors")
+    named = {name.replace("midlayer.", "layers.0."): each for name, each in held.items()}
+    for name, each in [*named.items()]:
+        if name.startswith("layers.0.") and "hidden_norm" not in name:
+            narrow = each[:, :EMBED].copy() if name.endswith(_READ_BOTH) else each
+            named[name.replace("layers.0.", "layers.1.")] = narrow
+    save_file(named, folder / "model.safetensors")
+    return folder
+
+
 def spec_of(folder: Path, **overrides: str) -> ModelSpec:
     return publication(folder, **{"DTYPE": '"float32"', "MAX_GUESSES": "4", **overrides})
 
@@ -175,13 +196,13 @@ def test_the_checkpoints_own_layers_draft_and_share_embedding_and_head(
 def test_an_eagle_head_drafts_with_the_embedding_of_the_model(
     loader: ModelLoader, llama: Path, tmp_path: Path
 ) -> None:
-    head = write_eagle(tmp_path / "eagle")
     plain = spec_of(llama, SPECULATION='"ngram"')
-    without, with_it = same_answers(loader, plain, with_head(llama, head))
-    held = load_file(head / "model.safetensors")
-    del held["t2d"]
-    numbers = sum(each.size for each in held.values())
-    assert with_it - without == 4 * numbers
+    for head in (write_eagle(tmp_path / "eagle"), write_library(tmp_path / "library")):
+        without, with_it = same_answers(loader, plain, with_head(llama, head))
+        held = load_file(head / "model.safetensors")
+        del held["t2d"]
+        numbers = sum(each.size for each in held.values())
+        assert with_it - without == 4 * numbers
 
 
 @pytest.mark.nightly
@@ -210,7 +231,7 @@ def test_what_drafts_nothing_is_refused_by_name(
         (with_layers(glm, NUM_STAGES="2"), "hidden states of all stages.* leave out NUM_STAGES"),
         (with_layers(glm, DRAFT_MODEL='"x"'), 'DRAFT_MODEL is .* needs SPECULATION "draft"'),
         (with_head(llama, eagle("other", hidden_size=24)), "hidden_size = 24 and the model 12"),
-        (with_head(llama, eagle("spec", speculators_model_type="eagle3")), "format of speculators"),
+        (with_head(llama, eagle("spec", speculators_model_type="mlp")), "of that library eagle3"),
         (with_head(llama, eagle("plain"), QUANTIZE='"int8"'), "set DRAFT_QUANTIZE to the model's"),
         (with_head(glm, eagle("deep")), "reads the model before layers 2, 0, -2"),
     ]

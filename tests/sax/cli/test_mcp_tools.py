@@ -19,6 +19,7 @@ from sax.client import Client
 from sax.errors import InvalidRequest
 from sax.mcp.session import McpFailed, McpLimits, McpOutcome, McpSession
 from sax.types import GenerateRequest, SamplingParams, TokenChunk
+from tests.each_case import each_case
 from tests.sax.mcp.adding_server import URL, AddingServer
 
 
@@ -133,6 +134,22 @@ def test_a_model_that_only_calls_is_stopped() -> None:
         conversation(client, tools).ask("?")
     assert len(client.requests) == MOST_ROUNDS
     assert client.requests[-1].chat.tool_choice == "none"
+
+
+@each_case("wanted, first", [
+    ("auto", ("auto", "")), ("none", ("none", "")), ("required", ("required", "")),
+    ("add", ("function", "add")),
+])  # fmt: skip
+def test_a_choice_of_tools_is_that_of_each_messages_first_answer(
+    wanted: str, first: tuple[str, str]
+) -> None:
+    client, server = TalkingClient(call("add", a=1), "Well.", call("add", a=2), "."), AddingServer()
+    with McpTools([URL], yes=True, transport=server.transport) as tools:
+        said = conversation(client, tools, tool_choice=wanted)
+        said.ask("1?")
+        said.ask("2?")
+    chosen = [(each.chat.tool_choice, each.chat.tool_name) for each in client.requests]
+    assert chosen == ([first, first] if wanted == "none" else [first, ("auto", "")] * 2)
 
 
 def test_a_server_that_cannot_be_used_is_named() -> None:

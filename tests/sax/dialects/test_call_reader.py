@@ -95,18 +95,25 @@ def arguments_in(form: CallForm) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(KEYS, scalars | bare | lists | objects, max_size=4)
 
 
-@st.composite
-def conversations(draw: st.DrawFn, form: CallForm) -> tuple[list[Call], str, list[str]]:
-    most = 1 if form.one else 3
+@cache
+def conversations(family: str) -> st.SearchStrategy[tuple[list[Call], str, list[str]]]:
+    """Strategies made in each example took half of the time."""
+    form = form_of(family)
+    arguments, most = arguments_in(form), 1 if form.one else 3
     # A name has the same parameters in all calls of it.
-    names = draw(st.lists(st.sampled_from(TOOLS), min_size=1, max_size=most, unique=True))
-    calls: list[Call] = [(name, draw(arguments_in(form))) for name in names]
-    text = written(form, calls)
-    if form.mark and draw(st.booleans()):
-        text = f"Let me see: {{1}} < 2. {text.lstrip()}"
-    places = sorted(draw(st.sets(st.integers(0, len(text)), max_size=12)))
-    cuts = [text[i:j] for i, j in zip([0, *places], [*places, None], strict=True)]
-    return calls, text, cuts
+    names = st.lists(st.sampled_from(TOOLS), min_size=1, max_size=most, unique=True)
+
+    @st.composite
+    def conversation(draw: st.DrawFn) -> tuple[list[Call], str, list[str]]:
+        calls: list[Call] = [(name, draw(arguments)) for name in draw(names)]
+        text = written(form, calls)
+        if form.mark and draw(st.booleans()):
+            text = f"Let me see: {{1}} < 2. {text.lstrip()}"
+        places = sorted(draw(st.sets(st.integers(0, len(text)), max_size=12)))
+        cuts = [text[i:j] for i, j in zip([0, *places], [*places, None], strict=True)]
+        return calls, text, cuts
+
+    return conversation()
 
 
 def check(form: CallForm, calls: list[Call], text: str, cuts: list[str]) -> None:
@@ -121,7 +128,7 @@ def check(form: CallForm, calls: list[Call], text: str, cuts: list[str]) -> None
 @given(data=st.data(), family=st.sampled_from(DISTINCT))
 def test_random_calls_are_read_back(family: str, data: st.DataObject) -> None:
     form = form_of(family)
-    check(form, *data.draw(conversations(form)))
+    check(form, *data.draw(conversations(family)))
 
 
 @pytest.mark.nightly
@@ -130,7 +137,7 @@ def test_two_thousand_random_calls_are_read_back(family: str) -> None:
     form = form_of(family)
 
     @settings(max_examples=2000, deadline=None)
-    @given(conversations(form))
+    @given(conversations(family))
     def each(conversation: tuple[list[Call], str, list[str]]) -> None:
         check(form, *conversation)
 

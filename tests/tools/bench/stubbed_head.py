@@ -76,7 +76,7 @@ class Stubbed(Forwarding):
 
     def learn(self, text: Sequence[int]) -> None:
         """Know one more prompt with its answer. Of several the last one that fits is followed:
-        answers to one prompt part at near ties, which steps of other sizes decide otherwise."""
+        on a device whose steps of other sizes round otherwise, answers to one prompt may part."""
         known = tuple(text)
         self._texts = [known, *(each for each in self._texts if each != known)]
 

@@ -41,6 +41,7 @@ class Kind(NamedTuple):
 TORCH = "torch transformers"
 KINDS = {
     "families": Kind("families.maker", f"{TORCH} ml_dtypes"),
+    "converted": Kind("converted", f"{TORCH} sentencepiece"),  # and llama.cpp
     "media": Kind("media.maker", f"{TORCH} torchvision pillow"),
     "classifiers": Kind("classifiers", TORCH),
     "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
-from model_server.checkpoints.gguf.architectures.bert import BERT
+from model_server.checkpoints.gguf.architectures import experts, gemma_lending, recurrent
+from model_server.checkpoints.gguf.architectures.bert import BERT, MODERN_BERT
 from model_server.checkpoints.gguf.architectures.cohere import COHERE2, COMMAND_R
-from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2
+from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2, DEEPSEEK32, GLM_DSA
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
@@ -21,12 +22,20 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     ERNIE4_5,
     GRANITE,
     HUNYUAN_DENSE,
+    MISTRAL3,
     SEED_OSS,
     SMOLLM3,
 )
 from model_server.checkpoints.gguf.architectures.olmo2 import EXAONE4, OLMO2
 from model_server.checkpoints.gguf.architectures.phi3 import PHI3
-from model_server.checkpoints.gguf.architectures.qwen import QWEN2, QWEN3, QWEN3MOE
+from model_server.checkpoints.gguf.architectures.qwen import (
+    QWEN2,
+    QWEN2VL,
+    QWEN3,
+    QWEN3MOE,
+    QWEN3VL,
+    QWEN3VLMOE,
+)
 
 _ALL = (
     LLAMA,
@@ -58,5 +67,15 @@ _ALL = (
     PHI2,
     GPT_OSS,
     LFM2,
+    QWEN2VL,
+    QWEN3VL,
+    QWEN3VLMOE,
+    MISTRAL3,
+    DEEPSEEK32,
+    GLM_DSA,
+    MODERN_BERT,
+    *experts.ALL,
+    *recurrent.ALL,
+    *gemma_lending.ALL,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

@@ -57,3 +57,53 @@ BERT = GgufArchitecture(
     usual=lambda name: name.removeprefix("bert."),  # present in models for other tasks
     dropped=re.compile(r"(pooler|cls|classifier|qa_outputs)\..*|embeddings\.position_ids"),
 )
+
+
+# --- ModernBERT, which is read and not written
+
+
+def _not_first(config: Config, layer: int) -> bool:
+    return layer > 0
+
+
+def _read_modern(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    if facts.flag(_CAUSAL, False):
+        raise CheckpointError("it is a ModernBERT with causal attention, which is not supported")
+    pooling = facts.get(_POOLING, 0)
+    if pooling not in _POOLINGS:
+        raise CheckpointError(
+            f"pooling_type {pooling!r} is not supported; supported are 0, 1 and 2"
+        )
+    return {
+        "pooling": _POOLINGS[pooling],
+        "local_attention": facts.whole("attention.sliding_window"),
+        "global_attn_every_n_layers": facts.whole("attention.sliding_window_pattern", 3),
+        "global_rope_theta": facts.number("rope.freq_base", 160000.0),
+        "local_rope_theta": facts.number("rope.freq_base_swa", 10000.0),
+        "hidden_activation": facts.get("hidden_activation", "gelu"),
+    }
+
+
+MODERN_BERT = GgufArchitecture(
+    name="modern-bert",
+    model_types={"modernbert": "ModernBertModel"},
+    tensors={
+        "token_embd": place("embeddings.tok_embeddings"),
+        "token_embd_norm": place("embeddings.norm"),
+        "output_norm": place("final_norm"),
+    },
+    layer_tensors={
+        "attn_norm": place("attn_norm", needed=_not_first),
+        "attn_qkv": place("attn.Wqkv"),
+        "attn_output": place("attn.Wo"),
+        "ffn_norm": place("mlp_norm"),
+        "ffn_up": place("mlp.Wi"),
+        "ffn_down": place("mlp.Wo"),
+    },
+    layers="layers",
+    keys=(*SIZES, FFW, Key("norm_eps", "attention.layer_norm_epsilon", float, 1e-5)),
+    fixed={"attention_bias": False, "mlp_bias": False, "norm_bias": False},
+    more_config=_read_modern,
+    usual=lambda name: name.removeprefix("model."),
+    ignored=("attention.layer_norm_rms_epsilon", "classifier.pooling_type"),
+)

@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3: latent attention, routed and shared experts.
+"""DeepSeek V2, V3 and V3.2, GLM-4.7-Flash and GLM-5: latent attention, routed and shared experts.
 
 Newer files store kv_b_proj as two tensors, the key part transposed (`split_kv_b`), and give head
 sizes as if queries were compared with the latent itself. Both forms are read; the older one is
@@ -50,18 +50,25 @@ def _full_queries(config: Config, layer: int) -> bool:
 
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    gating = facts.get("expert_gating_func", _SOFTMAX)
+    gating = facts.get("expert_gating_func", _unsaid_gating(config))
     if gating not in (_SOFTMAX, _SIGMOID):
         raise CheckpointError(f"its expert_gating_func is {gating!r}; supported are 1 and 2")
     heads = _read_heads(facts)
     return {
         "model_type": "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
         "scoring_func": "sigmoid" if gating == _SIGMOID else "softmax",
+        "attention_bias": facts.has("blk.0.attn_output.bias"),
         "num_key_value_heads": config["num_attention_heads"],
         **heads,
         **read_rope(facts, heads["qk_rope_head_dim"]),
         **_read_groups(facts, config, gating),
     }
+
+
+def _unsaid_gating(config: Config) -> int:
+    """GLM-4.7-Flash's files do not say it; llama.cpp knows them by their sizes, too."""
+    glm = config["vocab_size"] == 154880 and config["num_hidden_layers"] in (46, 47, 48)
+    return _SIGMOID if glm else _SOFTMAX
 
 
 def _read_heads(facts: Facts) -> dict[str, Any]:
@@ -147,4 +154,88 @@ DEEPSEEK2 = GgufArchitecture(
     ignored=("attention.head_count_kv", "attention.key_length", "attention.value_length"),
     split_kv_b=True,
     spare_layers=True,
+)
+
+
+# --- with an indexer of keys: DeepSeek V3.2 and GLM-5, which are read and not written
+
+
+def _indexed(config: Config, layer: int) -> bool:
+    return config.get("indexer_types", ["full"] * (layer + 1))[layer] == "full"
+
+
+def _sparse(config: Config, layer: int) -> bool:
+    return config["mlp_layer_types"][layer] == "sparse"
+
+
+def _plain(config: Config, layer: int) -> bool:
+    return not _sparse(config, layer)
+
+
+_LAYER = {stem: at for stem, at in DEEPSEEK2.layer_tensors.items() if stem != "attn_q"}
+_INDEXED = {
+    **_LAYER,
+    **{stem: place(_LAYER[stem].name) for stem in ("attn_q_a", "attn_q_a_norm", "attn_q_b")},
+    **feed_forward(needed=_plain),
+    "ffn_gate_inp": place("mlp.gate", needed=_sparse),
+    "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_sparse),
+    **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
+    **feed_forward("mlp.shared_experts", "_shexp", needed=_sparse),
+    "indexer.k_norm": place("self_attn.indexer.k_norm", needed=_indexed),
+    "indexer.proj": place("self_attn.indexer.weights_proj", needed=_indexed),
+    "indexer.attn_k": place("self_attn.indexer.wk", needed=_indexed),
+    "indexer.attn_q_b": place("self_attn.indexer.wq_b", needed=_indexed),
+}
+
+
+def _read_indexed(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    gating = facts.get("expert_gating_func", _SIGMOID)
+    if gating != _SIGMOID:
+        raise CheckpointError(f"its expert_gating_func is {gating!r}; supported is {_SIGMOID}")
+    layers = range(config["num_hidden_layers"])
+    routed = [facts.has(f"blk.{layer}.ffn_gate_inp.weight") for layer in layers]
+    heads = _read_heads(facts)
+    return {
+        "mlp_layer_types": ["sparse" if its else "dense" for its in routed],
+        "attention_bias": facts.has("blk.0.attn_output.bias"),
+        "num_key_value_heads": config["num_attention_heads"],
+        "n_group": facts.whole("expert_group_count", 1),
+        "topk_group": facts.whole("expert_group_used_count", 1),
+        "index_n_heads": facts.whole("attention.indexer.head_count"),
+        "index_head_dim": facts.whole("attention.indexer.key_length"),
+        "index_topk": facts.whole("attention.indexer.top_k"),
+        **heads,
+        **read_rope(facts, heads["qk_rope_head_dim"]),
+    }
+
+
+def _read_glm5(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    layers = config["num_hidden_layers"]
+    own = facts.listed("attention.indexer.types", layers, [True] * layers)
+    kinds = ["full" if its else "shared" for its in own]
+    return _read_indexed(facts, config) | {"indexer_types": kinds}
+
+
+_INDEXED_IGNORED = (*DEEPSEEK2.ignored, "leading_dense_block_count")
+DEEPSEEK32 = GgufArchitecture(
+    name="deepseek32",
+    model_types={"deepseek_v32": "DeepseekV32ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors=_INDEXED,
+    keys=DEEPSEEK2.keys,
+    fixed={"hidden_act": "silu"},
+    more_config=_read_indexed,
+    ignored=_INDEXED_IGNORED,
+    split_kv_b=True,
+)
+GLM_DSA = GgufArchitecture(
+    name="glm-dsa",
+    model_types={"glm_moe_dsa": "GlmMoeDsaForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors=_INDEXED,
+    keys=DEEPSEEK2.keys,
+    fixed={"hidden_act": "silu"},
+    more_config=_read_glm5,
+    ignored=_INDEXED_IGNORED,
+    split_kv_b=True,
 )

@@ -61,7 +61,7 @@ _LAYER: Mapping[str, TensorPlace] = {
 
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    counts = _key_heads(facts, config["num_hidden_layers"])
+    counts = key_heads(facts, config["num_hidden_layers"])
     heads = read_heads(facts, config, max(counts))
     return {
         **heads,
@@ -73,7 +73,7 @@ def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _key_heads(facts: Facts, layers: int) -> list[int]:
+def key_heads(facts: Facts, layers: int) -> list[int]:
     """Return the key heads of each layer, 0 if it does not attend; one number is of all layers."""
     given = facts.get_any(_KV_HEADS)
     if isinstance(given, np.ndarray) and given.shape == (layers,):

@@ -1,4 +1,4 @@
-"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5, Hunyuan and Arcee AFM.
+"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5, Hunyuan, Arcee AFM and Ministral 3.
 
 SmolLM3, Granite and Arcee reach llama.cpp's converter as Llamas, so rows of queries and keys are
 reordered. Seed-OSS's and Hunyuan's are as published; ERNIE rotates neighbouring dimensions as
@@ -162,4 +162,28 @@ HUNYUAN_DENSE = GgufArchitecture(
     fixed={"hidden_act": "silu", "mlp_bias": False, "use_cla": False, "use_qk_norm": True},
     more_config=_with_biases({"attention_bias": _Q}),
     more_metadata=rotary_heads_metadata,
+)
+
+
+def _read_ministral3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    more = read_rotary_heads(facts, config)
+    scaling, theta = more.pop("rope_scaling"), more.pop("rope_theta")
+    if not scaling or scaling["rope_type"] != "yarn":
+        raise CheckpointError("its rope.scaling.type must be yarn")
+    multiplier, beta = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
+    more |= {"sliding_window": None}
+    # Unlike DeepSeek's, these files hold mscale_all_dim itself.
+    scales = dict.fromkeys(("mscale", "mscale_all_dim"), facts.number(multiplier, 1.0))
+    growth = {"llama_4_scaling_beta": round(facts.number(beta), 6), "rope_theta": theta}
+    return more | {"rope_parameters": scaling | scales | growth}
+
+
+MISTRAL3 = GgufArchitecture(
+    name="mistral3",
+    model_types={"ministral3": "Ministral3ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={**_REORDERED, **feed_forward()},
+    keys=DECODER,
+    fixed={"hidden_act": "silu"},
+    more_config=_read_ministral3,
 )

@@ -39,6 +39,7 @@ from model_server.checkpoints.gguf.rope import (
 )
 from sax.errors import CheckpointError
 
+_LOCAL_THETA = "rope.freq_base_swa"
 _PERIOD = 4  # every fourth layer of OLMo 3 and EXAONE 4 sees everything
 _LAYER: Mapping[str, TensorPlace] = {
     **PROJECTIONS,
@@ -66,7 +67,11 @@ def _read_olmo(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     more = read_rotary_heads(facts, config)
     if not read_window(facts):
         return more
-    return more | _read_windows(facts, config) | {"model_type": "olmo3"}
+    local = {"rope_type": "default", "rope_theta": facts.number(_LOCAL_THETA, more["rope_theta"])}
+    whole = {"rope_type": "default", **(more.pop("rope_scaling") or {})}
+    ropes = {FULL: whole | {"rope_theta": more.pop("rope_theta")}, SLIDING: local}
+    olmo3 = {"model_type": "olmo3", "rope_parameters": ropes}
+    return more | _read_windows(facts, config) | olmo3
 
 
 def _olmo_metadata(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5, 3 and 3 MoE: rows and values are as published.
+"""Qwen 2, 2.5, 3 and 3 MoE, and the text of the VL models: rows and values are as published.
 
 llama.cpp implements no sliding window for these; here it is written and read under GGUF's own keys.
 """
@@ -30,6 +30,7 @@ from model_server.checkpoints.gguf.rope import (
     rope_factors,
     rotary_heads_metadata,
 )
+from sax.errors import CheckpointError
 
 
 def _read_qwen2(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
@@ -109,4 +110,56 @@ QWEN3MOE = GgufArchitecture(
     more_config=_read_qwen3,
     more_metadata=_metadata,
     factors=rope_factors,
+)
+
+
+# --- the text models of Qwen-VL, which are read and not written
+
+
+_SECTIONS, _LEVELS = "rope.dimension_sections", "n_deepstack_layers"
+
+
+def _read_vl(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    """Positions of pictures count in three directions; llama.cpp's lists have a fourth, 0."""
+    more, sections = read_rotary_heads(facts, config), facts.listed(_SECTIONS, 3)
+    if not all(type(size) is int and size >= 0 for size in sections):
+        raise CheckpointError(f"its {_SECTIONS} is {sections}; it takes three numbers")
+    rope = {"rope_type": "default", "rope_theta": more.pop("rope_theta")}
+    if more.pop("rope_scaling"):
+        raise CheckpointError("its positions are scaled, which these models' are not")
+    return more | {"rope_parameters": rope | {"mrope_section": sections}}
+
+
+def _read_qwen3vl(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    return _read_vl(facts, config) | {"attention_bias": facts.has("blk.0.attn_q.bias")}
+
+
+QWEN2VL = GgufArchitecture(
+    name="qwen2vl",
+    model_types={"qwen2_5_vl_text": "Qwen2_5_VLForConditionalGeneration"},
+    tensors=QWEN2.tensors,
+    layer_tensors=QWEN2.layer_tensors,
+    keys=DECODER,
+    fixed={**QWEN2.fixed, "use_sliding_window": False},
+    more_config=_read_vl,
+)
+QWEN3VL = GgufArchitecture(
+    name="qwen3vl",
+    model_types={"qwen3_vl_text": "Qwen3VLForConditionalGeneration"},
+    tensors=QWEN3.tensors,
+    layer_tensors=QWEN3.layer_tensors,
+    keys=DECODER,
+    fixed=QWEN3.fixed,
+    more_config=_read_qwen3vl,
+    ignored=(_LEVELS,),  # of the encoder of pictures
+)
+QWEN3VLMOE = GgufArchitecture(
+    name="qwen3vlmoe",
+    model_types={"qwen3_vl_moe_text": "Qwen3VLMoeForConditionalGeneration"},
+    tensors=QWEN3MOE.tensors,
+    layer_tensors=QWEN3MOE.layer_tensors,
+    keys=QWEN3MOE.keys,
+    fixed={**QWEN3MOE.fixed, "experts_apart": True},
+    more_config=_read_qwen3vl,
+    ignored=(_LEVELS,),
 )

@@ -276,24 +276,23 @@ static size_t bytes_size(size_t rows, size_t inputs, size_t block) {
   return in_parts(2 * rows, kTile) * (inputs / block) * Division(block).steps * kRegister;
 }
 
-static void bytes_of(const float* x, size_t inputs, size_t block, size_t row, int8_t* bytes,
-                     float* steps, float* sums) {
-  size_t blocks = inputs / block;
-  int8_t* at = bytes + 2 * row / kTile * blocks * Division(block).steps * kRegister +
+static void bytes_of(const float* x, size_t row, const ByteRows& to) {
+  size_t blocks = to.blocks();
+  int8_t* at = to.bytes + 2 * row / kTile * blocks * Division(to.block).steps * kRegister +
                2 * row % kTile * kLine;
-  float largest = largest_of(x, inputs);
-  steps[row] = largest / 127.0f;
+  float largest = largest_of(x, to.inputs);
+  to.steps[row] = largest / 127.0f;
   for (size_t i = 0; i < blocks; ++i) {
-    BlockSum sum;
-    for (size_t begin = 0; begin < block; begin += kBytes, at += kRegister) {
-      size_t count = least(block - begin, kBytes);
+    WholeSum sum;
+    for (size_t begin = 0; begin < to.block; begin += kBytes, at += kRegister) {
+      size_t count = least(to.block - begin, kBytes);
       auto store = [at](size_t j, int32_t high, int32_t low) {
         at[j] = static_cast<int8_t>(high);
         at[kLine + j] = static_cast<int8_t>(low);
       };
-      quantize(x + i * block + begin, count, 127.0f / largest, sum, store);
+      quantize(x + i * to.block + begin, count, 127.0f / largest, sum, store);
     }
-    sums[row * blocks + i] = sum.value();
+    to.sums[row * blocks + i] = block_sum(sum, to.zero);
   }
 }
 
@@ -341,11 +340,12 @@ SAX_INLINE const void* lines_of(const ByteOperands& of, size_t tile, size_t bloc
 struct ByteSums {
   alignas(64) int32_t of[kSums][kSums];
 
-  Wholes at(size_t row, size_t tile) const {
+  // From a beginning on.
+  Wholes at(size_t row, size_t tile, const Wholes& begun) const {
     Wholes both;
     memcpy(&both.high, &of[2 * row][tile * kTile], kLine);
     memcpy(&both.low, &of[2 * row + 1][tile * kTile], kLine);
-    return both;
+    return {add_i(begun.high, both.high), add_i(begun.low, both.low)};
   }
 };
 
@@ -364,7 +364,7 @@ SAX_INLINE void sum_bytes(const ByteOperands& of, size_t block, size_t begin, si
 }
 
 // Adds a block to the totals of each row, as on vectors: its sums are scaled once.
-SAX_INLINE void add_block(const ByteOperands& of, const float* sums, size_t count, size_t block,
+SAX_INLINE void add_block(const ByteOperands& of, const BlockSum* sums, size_t count, size_t block,
                           F (*totals)[2]) {
   constexpr size_t at_once = kNumbersAtOnce / kBytes;
   size_t tiles = of.two.tiles();
@@ -374,18 +374,19 @@ SAX_INLINE void add_block(const ByteOperands& of, const float* sums, size_t coun
     ByteSums wholes;
     sum_bytes(of, block, begin, least(begin + at_once, of.division.steps), wholes);
     for (size_t r = 0; r < count; ++r) {
+      Wholes begun = scaling[0].folded ? beginning(sums[r * of.blocks() + block]) : no_wholes();
       for (size_t c = 0; c < tiles; ++c) {
-        totals[r][c] = fma(value_of(wholes.at(r, c)), scaling[c].scale, totals[r][c]);
+        totals[r][c] = fma(value_of(wholes.at(r, c, begun)), scaling[c].scale, totals[r][c]);
       }
     }
   }
-  for (size_t r = 0; r < count; ++r) {
-    F sum = set(sums[r * of.blocks() + block]);
+  for (size_t r = 0; scaling[0].offsets && r < count; ++r) {
+    F sum = set(sums[r * of.blocks() + block].value);
     for (size_t c = 0; c < tiles; ++c) totals[r][c] = fma(sum, scaling[c].offset, totals[r][c]);
   }
 }
 
-static void quantized_block(const ByteOperands& of, const float* steps, const float* sums,
+static void quantized_block(const ByteOperands& of, const float* steps, const BlockSum* sums,
                             size_t count, float* const* out) {
   F totals[kByteRows][2];
   for (auto& each : totals) each[0] = each[1] = set(0.0f);
@@ -398,9 +399,9 @@ static void quantized_block(const ByteOperands& of, const float* steps, const fl
   }
 }
 
-static void quantized(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
-                      const float* sums, size_t rows, size_t first, size_t last, float* const* out) {
-  size_t blocks = weight.inputs / weight.block;
+static void quantized(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
+                      float* const* out) {
+  size_t blocks = rows.blocks();
   Division division(weight.block);
   size_t of_row = blocks * division.steps * kLine;  // of each of its two
   size_t at_once = in_parts(kBytesInCache, 2 * of_row * kByteRows) * kByteRows;
@@ -409,13 +410,13 @@ static void quantized(const QuantizedWeight& weight, const int8_t* bytes, const 
     for (size_t tile = first; tile < last; tile += 2) {
       Two two{2 * count > kTile, last - tile > 1};
       for (size_t at = row; at < end; at += count) {
-        ByteOperands of{weight, bytes + at * 2 * of_row, tile, two, at == 0};
-        quantized_block(of, steps + at, sums + at * blocks, count, out + at);
+        ByteOperands of{weight, rows.bytes + at * 2 * of_row, tile, two, at == 0};
+        quantized_block(of, rows.steps + at, rows.sums + at * blocks, count, out + at);
       }
     }
   };
-  for (size_t some = 0; some < rows; some += at_once) {
-    over_shapes(some, least(some + at_once, rows), kByteRows, product);
+  for (size_t some = 0; some < rows.count; some += at_once) {
+    over_shapes(some, least(some + at_once, rows.count), kByteRows, product);
   }
 }
 

@@ -9,7 +9,7 @@
 namespace sax::SAX_ISA {
 
 constexpr int kQueryRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 4 : 2;  // at once
-constexpr int kKeys = 128;            // whose scores are kept at once
+constexpr int kKeys = 128;            // whose scores are kept at once; a part holds a whole number
 constexpr size_t kMostDim = 640;      // numbers of a key or a value
 constexpr float kMasked = -1e30f;
 
@@ -210,8 +210,10 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
                         Partial* states) {
   alignas(64) float scores[R][kKeys];
   float decays[R];
-  for (int32_t at = first / kLanes * kLanes; at < end; at += kKeys) {
-    Segment s = segment_at(a, table, head, at, first, end);
+  // Segments end at the same positions wherever the first of these rows begins to see.
+  for (int32_t at = first / kLanes * kLanes, next; at < end; at = next) {
+    next = at / kKeys * kKeys + kKeys;
+    Segment s = segment_at(a, table, head, at, first, next < end ? next : end);
     scores_of<N, R>(a, s, queries, scores);
     for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, limits[r], scores[r], states[r]);
     if (!a.values) {
@@ -241,13 +243,57 @@ SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t hea
   }
 }
 
+// Adds sums over a part of the keys to those over the parts before it.
+SAX_INLINE void add_part(const float* part, const Partial& of_part, size_t width, float* sums,
+                         Partial& state) {
+  if (of_part.total <= 0.0f) return;
+  if (state.total <= 0.0f) {
+    memcpy(sums, part, width * sizeof(float));
+    state = of_part;
+    return;
+  }
+  float highest = of_part.highest > state.highest ? of_part.highest : state.highest;
+  float decay[kLanes], by[kLanes];
+  store(decay, exp(set(state.highest - highest)));
+  store(by, exp(set(of_part.highest - highest)));
+  for (size_t w = 0; w < width; w += kLanes) {
+    int count = width - w < kLanes ? static_cast<int>(width - w) : kLanes;
+    F before = mul(load_some(sums + w, count), set(decay[0]));
+    store_some(sums + w, fma(load_some(part + w, count), set(by[0]), before), count);
+  }
+  state = {highest, state.total * decay[0] + of_part.total * by[0]};
+}
+
+// The state before any key: of the sink, which has no value, if there are any.
+SAX_INLINE Partial before_keys(const Attention& a, size_t head) {
+  return a.sinks ? Partial{a.sinks[head], 1.0f} : Partial{kMasked, 0.0f};
+}
+
+SAX_INLINE void divide(const Partial& state, size_t width, const float* sums, float* out) {
+  float by = state.total > 0.0f ? 1.0f / state.total : 0.0f;
+  for (size_t w = 0; w < width; ++w) out[w] = sums[w] * by;
+}
+
+static void join(const Attention& a, size_t parts, const float* sums, const Partial* partials,
+                 float* out) {
+  for (size_t head = 0; head < a.heads; ++head, out += a.value_dim) {
+    Partial state = before_keys(a, head);
+    memset(out, 0, a.value_dim * sizeof(float));
+    for (size_t part = 0; part < parts; ++part) {
+      size_t vector = part * a.heads + head;
+      add_part(sums + vector * a.value_dim, partials[vector], a.value_dim, out, state);
+    }
+    divide(state, a.value_dim, out, out);
+  }
+}
+
 template <Number N>
 static void attend_number(const Attention& a, const Queries& q, size_t head, int32_t begin,
                           int32_t end, float* out, Partial* partials) {
   size_t group = a.heads / a.kv_heads, rows = q.count * group;
   for (size_t row = 0; row < rows; row += kQueryRows) {
     size_t count = rows - row < kQueryRows ? rows - row : kQueryRows;
-    float queries[kQueryRows * kMostDim], sums[kQueryRows * kMostDim];
+    float queries[kQueryRows * kMostDim], sums[kQueryRows * kMostDim], part[kQueryRows * kMostDim];
     int32_t limits[kQueryRows], most = 0, least = INT32_MAX;
     Partial states[kQueryRows];
     for (size_t r = 0; r < count; ++r) {
@@ -256,24 +302,32 @@ static void attend_number(const Attention& a, const Queries& q, size_t head, int
       for (size_t d = 0; d < a.key_dim; ++d) {
         queries[r * a.key_dim + d] = a.queries[vector * a.key_dim + d] * a.scale;
       }
-      for (size_t w = 0; w < a.value_dim; ++w) sums[r * a.value_dim + w] = 0.0f;
       limits[r] = q.limits[query];
       // Of several pieces, the sink is added where they are joined.
-      bool sinks = a.sinks && !partials;
-      states[r] = {sinks ? a.sinks[head * group + of_head] : kMasked, sinks ? 1.0f : 0.0f};
+      states[r] = partials ? Partial{kMasked, 0.0f} : before_keys(a, head * group + of_head);
       if (limits[r] > most) most = limits[r];
       if (limits[r] > 0 && limits[r] < least) least = limits[r];
     }
     int32_t from = least != INT32_MAX ? first_seen(a, least) : 0;
     int32_t first = from > begin ? from : begin, last = most < end ? most : end;
-    attend_some<N, kQueryRows>(a, q.table, head, first, last, queries, limits, sums, states, count);
+    memset(sums, 0, count * a.value_dim * sizeof(float));
+    for (int32_t at = first / kKeysOfPart * kKeysOfPart; at < last; at += kKeysOfPart) {
+      Partial of_part[kQueryRows];
+      for (size_t r = 0; r < count; ++r) of_part[r] = {kMasked, 0.0f};
+      memset(part, 0, count * a.value_dim * sizeof(float));
+      int32_t part_end = at + kKeysOfPart < last ? at + kKeysOfPart : last;
+      attend_some<N, kQueryRows>(a, q.table, head, first > at ? first : at, part_end, queries, limits,
+                                 part, of_part, count);
+      for (size_t r = 0; r < count; ++r) {
+        add_part(part + r * a.value_dim, of_part[r], a.value_dim, sums + r * a.value_dim, states[r]);
+      }
+    }
     for (size_t r = 0; r < count; ++r) {
       size_t query = (row + r) / group, of_head = (row + r) % group;
       size_t vector = query * a.heads + head * group + of_head;
-      float* to = out + vector * a.value_dim;
-      float by = partials ? 1.0f : states[r].total > 0.0f ? 1.0f / states[r].total : 0.0f;
-      for (size_t w = 0; w < a.value_dim; ++w) to[w] = sums[r * a.value_dim + w] * by;
-      if (partials) partials[vector] = states[r];
+      float *from = sums + r * a.value_dim, *to = out + vector * a.value_dim;
+      if (partials) memcpy(to, from, a.value_dim * sizeof(float)), partials[vector] = states[r];
+      else divide(states[r], a.value_dim, from, to);
     }
   }
 }

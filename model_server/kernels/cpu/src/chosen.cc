@@ -75,7 +75,6 @@ Kernels on_tiles(const char* name, const TileProducts& tiles) {
   made.plain = tiles.plain;
   made.bytes_of_many = tiles.bytes;
   made.many_rows = rows_on_tiles();
-  made.rows_to_widen = SIZE_MAX;
   made.release = tiles.release;
   return made;
 }

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "kernels.h"
 #include "lanes.h"
 
 namespace sax::SAX_ISA {
@@ -76,24 +77,34 @@ SAX_INLINE F dot2(F sum, const Pairs& weights, const Pair& x) {
 
 // A number of a row is its value in steps of the row's largest / 127, and 254 times the rest: two
 // bytes, or together 254 times the first plus the second in 16 bits.
+constexpr size_t kSome = 64;      // numbers that are quantised at once
+constexpr size_t kBytesOfFour = 8;
 
 #if defined(__AVX512VNNI__) || defined(SAX_TILES)
 
+constexpr bool kTwoSums = true;
 struct Wholes { I high, low; };               // sums of products with either
 constexpr size_t kNumbersAtOnce = size_t{1} << 16;  // whose products 32 bits hold
 constexpr float kStepsOfRow = 1.0f;           // in the unit of `value_of`
 
 SAX_INLINE Wholes no_wholes() { return {no_i(), no_i()}; }
+SAX_INLINE Wholes beginning(const BlockSum& of) { return {set_i(of.high), set_i(of.low)}; }
 SAX_INLINE F value_of(const Wholes& sums) {
   return fma(to_f(sums.low), set(1.0f / 254.0f), to_f(sums.high));
 }
 
-SAX_INLINE void store_number(int8_t* row, size_t inputs, size_t i, int high, int low) {
-  row[i] = static_cast<int8_t>(high);
-  row[inputs + i] = static_cast<int8_t>(low);
-}
-
 #if defined(__AVX512VNNI__)
+
+// Numbers of a row, and how products take four of them.
+struct Numbers {
+  int8_t high[kSome], low[kSome];
+
+  void put(size_t i, int high_number, int low_number) {
+    high[i] = static_cast<int8_t>(high_number);
+    low[i] = static_cast<int8_t>(low_number);
+  }
+  void copy_four(size_t i, int8_t* to) const { memcpy(to, high + i, 4), memcpy(to + 4, low + i, 4); }
+};
 
 using Bytes = B;  // of weights, unsigned
 
@@ -105,21 +116,23 @@ SAX_INLINE I dot4(I sum, const Bytes& weights, const int8_t* four) {
   return {_mm512_dpbusd_epi32(sum.v, weights.v, _mm512_set1_epi32(x))};
 }
 
-// Adds to each lane the products of its four bytes with numbers i to i + 3 of the row.
-SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* row, size_t inputs, size_t i) {
-  sums.high = dot4(sums.high, weights, row + i);
-  sums.low = dot4(sums.low, weights, row + inputs + i);
+// Adds to each lane the products of its four bytes with four numbers of a row.
+SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* four) {
+  sums.high = dot4(sums.high, weights, four);
+  sums.low = dot4(sums.low, weights, four + 4);
 }
 
 #endif
 
 #else
 
+constexpr bool kTwoSums = false;
 using Wholes = I;
 constexpr size_t kNumbersAtOnce = 256;
 constexpr float kStepsOfRow = 254.0f;
 
 SAX_INLINE Wholes no_wholes() { return no_i(); }
+SAX_INLINE Wholes beginning(const BlockSum& of) { return set_i(of.high); }
 SAX_INLINE F value_of(const Wholes& sums) { return to_f(sums); }
 
 #if defined(__AVX2__)
@@ -128,10 +141,14 @@ constexpr size_t kPlaces[4] = {0, 2, 1, 3};  // the even ones, then the odd ones
 constexpr size_t kPlaces[4] = {0, 1, 2, 3};
 #endif
 
-SAX_INLINE void store_number(int8_t* row, size_t, size_t i, int high, int low) {
-  int16_t both = static_cast<int16_t>(254 * high + low);
-  memcpy(row + 2 * (i / 4 * 4 + kPlaces[i % 4]), &both, 2);
-}
+struct Numbers {
+  int16_t both[kSome];
+
+  void put(size_t i, int high, int low) { both[i] = static_cast<int16_t>(254 * high + low); }
+  void copy_four(size_t i, int8_t* to) const {
+    for (size_t j = 0; j < 4; ++j) memcpy(to + 2 * kPlaces[j], both + i + j, 2);
+  }
+};
 
 #if defined(__AVX2__)
 
@@ -151,8 +168,8 @@ SAX_INLINE I dot2(I sum, const B& weights, const int8_t* two) {
           _mm256_add_epi32(sum.b, _mm256_madd_epi16(weights.b, pair))};
 }
 
-SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* row, size_t, size_t i) {
-  sums = dot2(dot2(sums, weights.even, row + 2 * i), weights.odd, row + 2 * i + 4);
+SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* four) {
+  sums = dot2(dot2(sums, weights.even, four), weights.odd, four + 4);
 }
 
 #elif defined(SAX_NEON)
@@ -161,8 +178,8 @@ using Bytes = B;
 
 SAX_INLINE Bytes bytes_in(B weights) { return weights; }
 
-SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* row, size_t, size_t i) {
-  int16x4_t x = vreinterpret_s16_s8(vld1_s8(row + 2 * i));
+SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* four) {
+  int16x4_t x = vreinterpret_s16_s8(vld1_s8(four));
   for (int n = 0; n < 4; ++n) {
     int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(weights.v[n])));
     int16x8_t high = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(weights.v[n])));
@@ -178,9 +195,9 @@ using Bytes = B;
 
 SAX_INLINE Bytes bytes_in(B weights) { return weights; }
 
-SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* row, size_t, size_t i) {
+SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* four) {
   int16_t x[4];
-  memcpy(x, row + 2 * i, sizeof x);
+  memcpy(x, four, sizeof x);
   for (int lane = 0; lane < 16; ++lane) {
     for (int j = 0; j < 4; ++j) sums.v[lane] += weights.v[4 * lane + j] * x[j];
   }

@@ -25,6 +25,8 @@ struct QuantizedWeight {
   size_t inputs;            // K
   size_t block;             // numbers that share a scale
   int bits;                 // 8 or 4
+
+  int32_t zero() const { return bits == 8 ? 128 : 8; }  // what is stored for 0
 };
 
 enum class Number { f32, bf16, i8, f8 };
@@ -58,6 +60,10 @@ struct Queries {
   size_t count;
   size_t columns;         // of the table
 };
+
+// A sequence's keys are summed in parts, divided by their positions alone, and the parts in their
+// order: a row's result depends neither on the rows beside it, nor on how it is computed.
+constexpr int32_t kKeysOfPart = 512;
 
 // State of a softmax over part of the keys, for one query head.
 struct Partial {
@@ -113,18 +119,36 @@ struct PlainProduct {
                    size_t last, float* const* out);
 };
 
-// Products of rows with quantised weights, in whole numbers.
+// Of the numbers of a block of a row: their sum, and the whole numbers that sums of their products
+// begin with, where these hold a whole block: the zero of the weight's stored numbers times theirs.
+struct BlockSum {
+  int32_t high, low;
+  float value;
+};
+
+// Rows as two bytes for each number: its value in steps of the row's largest / 127, and 254 times
+// the rest.
+struct ByteRows {
+  size_t count, inputs, block;
+  int32_t zero;  // what the weight stores for 0
+  int8_t* bytes;
+  float* steps;    // [count]
+  BlockSum* sums;  // [count][K / block], in an order of the instruction set's own
+
+  size_t blocks() const { return inputs / block; }
+};
+
+// Products of rows with quantised weights, in whole numbers: one order of sums for any number of
+// rows.
 struct ByteProduct {
   // Of the memory for the bytes of so many rows.
   size_t (*size)(size_t rows, size_t inputs, size_t block);
 
-  // Two bytes per number of x f32[K], one row of several: its value in steps of the row's largest /
-  // 127, and 254 times the rest. steps f32[rows], sums f32[rows][K / block].
-  void (*bytes_of)(const float* x, size_t inputs, size_t block, size_t row, int8_t* bytes,
-                   float* steps, float* sums);
+  // Writes x f32[K], one of the rows.
+  void (*bytes_of)(const float* x, size_t row, const ByteRows& to);
 
-  void (*multiply)(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
-                   const float* sums, size_t rows, size_t first, size_t last, float* const* out);
+  void (*multiply)(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
+                   float* const* out);
 };
 
 // Products on the tile registers of AMX.
@@ -146,16 +170,14 @@ struct Kernels {
   ByteProduct bytes, bytes_of_many;
   size_t many_rows;
 
-  // Rows from which quantised tiles are widened once for all of them; where bf16 is not faster, never.
-  size_t rows_to_widen;
-
-  // One tile as pairs of bf16 [K / 2][16], for products of many rows.
-  void (*widen)(const QuantizedWeight& weight, size_t tile, uint32_t* pairs);
-
   // Heads [kv_head] of these queries over the keys from `begin` to `end`. partials: null, and the
-  // result is divided by the total, or one per query and head, and it is not.
+  // result is divided by the total, or one per query and head, and it is not: for `join`.
   void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
                  int32_t end, float* out, Partial* partials);
+
+  // All heads of one query: the parts of its keys in their order, sums [parts][H][W].
+  void (*join)(const Attention& step, size_t parts, const float* sums, const Partial* partials,
+               float* out);
 
   // An adapter's factors: to[rows] = x . down[row]; to[outputs] += inner times up [rank, outputs].
   void (*low_rank_down)(const float* x, size_t inputs, const uint16_t* down, size_t rows, float* to);

@@ -79,42 +79,20 @@ SAX_INLINE F load_i8(const int8_t* p) {
 }
 SAX_INLINE F to_f(I x) { return {_mm512_cvtepi32_ps(x.v)}; }
 SAX_INLINE I no_i() { return {_mm512_setzero_si512()}; }
+SAX_INLINE I set_i(int32_t x) { return {_mm512_set1_epi32(x)}; }
+SAX_INLINE I add_i(I x, I y) { return {_mm512_add_epi32(x.v, y.v)}; }
 SAX_INLINE B load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
 SAX_INLINE B low_nibbles(B x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
 SAX_INLINE B high_nibbles(B x) {
   return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))};
 }
 
-// Byte `j` of each lane's four, as a number.
-SAX_INLINE F byte_of(B x, int j) {
-  __m512i byte = _mm512_and_si512(_mm512_srli_epi32(x.v, 8 * j), _mm512_set1_epi32(255));
-  return {_mm512_cvtepi32_ps(byte)};
-}
 #if defined(__AVX512BF16__)
 #define SAX_NARROWS
 // Stores 32 numbers as bf16, rounded to nearest.
 SAX_INLINE void store_narrow(void* to, const float* x) {
   __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kLanes), _mm512_loadu_ps(x));
   _mm512_storeu_si512(to, (__m512i)both);
-}
-// Stores pairs of bf16, rounded to nearest; for finite numbers.
-SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
-  alignas(64) static constexpr uint16_t kInterleaved[32] = {
-      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
-  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(kInterleaved), both));
-}
-#else
-SAX_INLINE __m512i nearest_(F x) {
-  __m512i bits = _mm512_castps_si512(x.v);
-  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-}
-// Stores pairs of bf16, rounded to nearest; for finite numbers.
-SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
-  __m512i high = _mm512_and_si512(nearest_(odd), _mm512_set1_epi32(-65536));
-  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(nearest_(even), 16), high));
 }
 #endif
 
@@ -177,6 +155,7 @@ SAX_INLINE F load_i8(const int8_t* p) {
 }
 SAX_INLINE F to_f(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 SAX_INLINE I no_i() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+SAX_INLINE I set_i(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 SAX_INLINE B load_bytes(const void* p) {
   const __m256i* halves = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
@@ -189,24 +168,6 @@ SAX_INLINE B high_nibbles(B x) {
   __m256i mask = _mm256_set1_epi8(15);
   return {_mm256_and_si256(_mm256_srli_epi16(x.a, 4), mask),
           _mm256_and_si256(_mm256_srli_epi16(x.b, 4), mask)};
-}
-
-SAX_INLINE __m256 byte_of_(__m256i x, int j) {
-  return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(x, 8 * j), _mm256_set1_epi32(255)));
-}
-SAX_INLINE F byte_of(B x, int j) { return {byte_of_(x.a, j), byte_of_(x.b, j)}; }
-SAX_INLINE __m256i nearest_(__m256 x) {
-  __m256i bits = _mm256_castps_si256(x);
-  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-}
-SAX_INLINE void store_pairs_(uint32_t* p, __m256 even, __m256 odd) {
-  __m256i high = _mm256_and_si256(nearest_(odd), _mm256_set1_epi32(-65536));
-  __m256i both = _mm256_or_si256(_mm256_srli_epi32(nearest_(even), 16), high);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), both);
-}
-SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
-  store_pairs_(p, even.a, odd.a), store_pairs_(p + 8, even.b, odd.b);
 }
 
 #elif defined(SAX_NEON)
@@ -259,6 +220,7 @@ SAX_INLINE F load_i8(const int8_t* p) {
 }
 SAX_INLINE F to_f(I x) { F y; SAX_EACH y.v[i] = vcvtq_f32_s32(x.v[i]); return y; }
 SAX_INLINE I no_i() { I y; SAX_EACH y.v[i] = vdupq_n_s32(0); return y; }
+SAX_INLINE I set_i(int32_t x) { I y; SAX_EACH y.v[i] = vdupq_n_s32(x); return y; }
 SAX_INLINE B load_bytes(const void* p) {
   B y;
   SAX_EACH y.v[i] = vld1q_u8(static_cast<const uint8_t*>(p) + 16 * i);
@@ -266,26 +228,6 @@ SAX_INLINE B load_bytes(const void* p) {
 }
 SAX_INLINE B low_nibbles(B x) { SAX_EACH x.v[i] = vandq_u8(x.v[i], vdupq_n_u8(15)); return x; }
 SAX_INLINE B high_nibbles(B x) { SAX_EACH x.v[i] = vshrq_n_u8(x.v[i], 4); return x; }
-
-SAX_INLINE F byte_of(B x, int j) {
-  F y;
-  SAX_EACH {
-    uint32x4_t lanes = vshlq_u32(vreinterpretq_u32_u8(x.v[i]), vdupq_n_s32(-8 * j));
-    y.v[i] = vcvtq_f32_u32(vandq_u32(lanes, vdupq_n_u32(255)));
-  }
-  return y;
-}
-SAX_INLINE uint32x4_t nearest_(float32x4_t x) {
-  uint32x4_t bits = vreinterpretq_u32_f32(x);
-  uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
-  return vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
-}
-SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
-  SAX_EACH {
-    uint32x4_t high = vandq_u32(nearest_(odd.v[i]), vdupq_n_u32(0xffff0000u));
-    vst1q_u32(p + 4 * i, vorrq_u32(vshrq_n_u32(nearest_(even.v[i]), 16), high));
-  }
-}
 
 #undef SAX_EACH
 
@@ -340,17 +282,11 @@ SAX_INLINE F load_bf16(const uint16_t* p) {
 SAX_INLINE F load_i8(const int8_t* p) { F y; SAX_EACH y.v[i] = p[i]; return y; }
 SAX_INLINE F to_f(I x) { F y; SAX_EACH y.v[i] = static_cast<float>(x.v[i]); return y; }
 SAX_INLINE I no_i() { I y; SAX_EACH y.v[i] = 0; return y; }
+SAX_INLINE I set_i(int32_t x) { I y; SAX_EACH y.v[i] = x; return y; }
+SAX_INLINE I add_i(I x, I y) { SAX_EACH x.v[i] += y.v[i]; return x; }
 SAX_INLINE B load_bytes(const void* p) { B y; memcpy(y.v, p, 64); return y; }
 SAX_INLINE B low_nibbles(B x) { for (auto& each : x.v) each &= 15; return x; }
 SAX_INLINE B high_nibbles(B x) { for (auto& each : x.v) each >>= 4; return x; }
-SAX_INLINE F byte_of(B x, int j) {
-  F y;
-  SAX_EACH y.v[i] = x.v[4 * i + j];
-  return y;
-}
-SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
-  SAX_EACH p[i] = bf16_of(even.v[i]) | static_cast<uint32_t>(bf16_of(odd.v[i])) << 16;
-}
 #undef SAX_EACH
 
 #endif

@@ -33,17 +33,20 @@ SAX_INLINE float largest_of(const float* x, size_t inputs) {
 }
 
 // The sum of a block's numbers, each in two bytes.
-struct BlockSum {
+struct WholeSum {
   int32_t high = 0, low = 0;
-
-  float value() const {
-    return (static_cast<float>(high) + static_cast<float>(low) * (1.0f / 254.0f)) * kStepsOfRow;
-  }
 };
+
+SAX_INLINE BlockSum block_sum(const WholeSum& of, int32_t zero) {
+  float value = (static_cast<float>(of.high) + static_cast<float>(of.low) * (1.0f / 254.0f)) * kStepsOfRow;
+  int64_t high = int64_t{-zero} * of.high, low = int64_t{-zero} * of.low;
+  if (!kTwoSums) high = 254 * high + low;
+  return {static_cast<int32_t>(high), static_cast<int32_t>(low), value};
+}
 
 // Calls store(i, high, low) for each number, and adds it to the sum.
 template <class Store>
-SAX_INLINE void quantize(const float* x, size_t count, float per_step, BlockSum& sum, Store store) {
+SAX_INLINE void quantize(const float* x, size_t count, float per_step, WholeSum& sum, Store store) {
   int32_t of_high = 0, of_low = 0;
   for (size_t i = 0; i < count; ++i) {
     float scaled = x[i] * per_step;
@@ -58,16 +61,21 @@ SAX_INLINE void quantize(const float* x, size_t count, float per_step, BlockSum&
   sum.low += of_low;
 }
 
-// Of the sixteen rows of a tile, for one block: weight = scale * stored number + offset.
-struct Scaling { F scale, offset; };
+// Of the sixteen rows of a tile, for one block: weight = scale * number + offset.
+struct Scaling {
+  F scale, offset;
+  bool folded;   // sums of products begin with `BlockSum`: a number is what is stored, less its zero
+  bool offsets;  // there are any
+};
 
 SAX_INLINE Scaling scaling_of(const QuantizedWeight& weight, size_t tile, size_t block) {
   const float* units = weight.units + tile * 2 * kLanes;
   size_t place = (tile * (weight.inputs / weight.block) + block) * kLanes;
   F scale = mul(load_f16(weight.scales + place), load(units));
-  F offset = mul(scale, set(weight.bits == 8 ? -128.0f : -8.0f));
+  bool folded = weight.block <= kNumbersAtOnce;
+  F offset = folded ? set(0.0f) : mul(scale, set(static_cast<float>(-weight.zero())));
   if (weight.offsets) offset = fma(load_f16(weight.offsets + place), load(units + kLanes), offset);
-  return {scale, offset};
+  return {scale, offset, folded, !folded || weight.offsets};
 }
 
 }  // namespace sax::SAX_ISA

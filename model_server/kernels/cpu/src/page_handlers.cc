@@ -106,10 +106,6 @@ struct Piece {
   size_t part, parts;  // of the keys
 };
 
-// A sequence's keys are divided by their number alone: a row's result does not depend on the rows
-// beside it, nor on the threads.
-constexpr int32_t kKeysOfPart = 512;
-
 int32_t most_seen(const Queries& queries, const Attention& step) {
   int32_t most = *std::max_element(queries.limits, queries.limits + queries.count);
   int32_t cached = static_cast<int32_t>(queries.columns * step.page_size);
@@ -127,30 +123,6 @@ void add_pieces(const Attention& step, const Queries& queries, bool divided,
       int32_t begin = (unseen + static_cast<int32_t>(part)) * each;
       pieces.push_back({queries, head, begin, std::min(seen, begin + each), part, parts});
     }
-  }
-}
-
-// Sums of the parts of one decode row's keys, each relative to its own highest score.
-void join(const Attention& step, const Queries& queries, size_t parts, const float* sums,
-          const Partial* partials, float* out) {
-  size_t vectors = step.heads, width = step.value_dim;
-  for (size_t vector = 0; vector < vectors; ++vector) {
-    float highest = step.sinks ? step.sinks[vector] : -1e30f, total = 0.0f;
-    for (size_t part = 0; part < parts; ++part) {
-      highest = std::max(highest, partials[part * vectors + vector].highest);
-    }
-    if (step.sinks) total = __builtin_expf(step.sinks[vector] - highest);
-    float* to = out + (queries.first * vectors + vector) * width;
-    std::fill(to, to + width, 0.0f);
-    for (size_t part = 0; part < parts; ++part) {
-      const Partial& each = partials[part * vectors + vector];
-      if (each.total <= 0.0f) continue;
-      float by = __builtin_expf(each.highest - highest);
-      total += each.total * by;
-      const float* from = sums + (part * vectors + vector) * width;
-      for (size_t w = 0; w < width; ++w) to[w] += from[w] * by;
-    }
-    for (size_t w = 0; w < width && total > 0.0f; ++w) to[w] /= total;
   }
 }
 
@@ -180,8 +152,9 @@ void attend_all(const Attention& step, const std::vector<Piece>& pieces) {
                     sums + at * step.value_dim, partials + at);
   });
   for (size_t i : rows) {
-    join(step, pieces[i].queries, pieces[i].parts, sums + places[i] * step.value_dim,
-         partials + places[i], step.out);
+    size_t row = pieces[i].queries.first;
+    chosen().join(step, pieces[i].parts, sums + places[i] * step.value_dim, partials + places[i],
+                  step.out + row * step.heads * step.value_dim);
   }
 }
 

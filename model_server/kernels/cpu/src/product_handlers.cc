@@ -92,38 +92,22 @@ ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
   return ffi::Error::Success();
 }
 
-void widened_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
-  const void* pairs = pairs_of(x, rows, weight.inputs);
-  size_t of_tile = weight.inputs / 2 * kLanes;
-  over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
-    constexpr size_t at_once = 3;
-    uint32_t* wide = held<uint32_t, 1>(at_once * of_tile);
-    for (size_t tile = first; tile < last; tile += at_once) {
-      size_t count = std::min(at_once, last - tile);
-      for (size_t i = 0; i < count; ++i) chosen().widen(weight, tile + i, wide + i * of_tile);
-      // As if these tiles were the first: their outputs lie `tile` further on.
-      PlainWeight plain{wide - tile * of_tile, weight.outputs, weight.inputs / 2};
-      chosen().plain.multiply(plain, pairs, rows.count(), tile, tile + count, rows.out.data());
-    }
-  });
-}
-
 void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
-  size_t blocks = weight.inputs / weight.block, count = rows.count();
+  size_t count = rows.count();
   const Kernels& kernels = chosen();
   const ByteProduct& product = count < kernels.many_rows ? kernels.bytes : kernels.bytes_of_many;
-  auto* bytes =
-      reinterpret_cast<int8_t*>(held_lines<2>(product.size(count, weight.inputs, weight.block)));
-  float* steps = held<float, 3>(count);
-  float* sums = held<float, 4>(count * blocks);
+  ByteRows bytes{count, weight.inputs, weight.block, weight.zero(), nullptr, nullptr, nullptr};
+  bytes.bytes =
+      reinterpret_cast<int8_t*>(held_lines<1>(product.size(count, weight.inputs, weight.block)));
+  bytes.steps = held<float, 2>(count);
+  bytes.sums = held<BlockSum, 3>(count * bytes.blocks());
   over_rows(count, 4 * weight.inputs, [&](size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
-      product.bytes_of(x + rows.there[i] * weight.inputs, weight.inputs, weight.block, i, bytes,
-                       steps, sums);
+      product.bytes_of(x + rows.there[i] * weight.inputs, i, bytes);
     }
   });
   over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
-    product.multiply(weight, bytes, steps, sums, count, first, last, rows.out.data());
+    product.multiply(weight, bytes, first, last, rows.out.data());
   });
 }
 
@@ -156,9 +140,7 @@ ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live
       inputs,
       inputs / blocks,
       of_bytes == 8 ? 4 : 8};
-  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
-  auto product = rows.count() < chosen().rows_to_widen ? byte_product : widened_product;
-  product(weight, x.typed_data(), rows);
+  byte_product(weight, x.typed_data(), rows_of(live, dim(x, 0), outputs, out->typed_data()));
   return ffi::Error::Success();
 }
 

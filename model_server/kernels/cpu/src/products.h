@@ -115,118 +115,88 @@ static void pairs_of(const float* x, size_t inputs, size_t row, void* to) {
   if (at < inputs) *pairs++ = pair_of(x[at], 0.0f);
 }
 
+// Rows are multiplied in groups of about equal size. Of each group the first four numbers of every row
+// lie side by side, then the next.
+constexpr size_t kMostBytesRows = kAccumulators >= 24 ? 6 : kFewRegisters ? 4 : 1;
+
+SAX_INLINE size_t rows_of_group(size_t rows) { return in_parts(rows, in_parts(rows, kMostBytesRows)); }
+
 static size_t bytes_size(size_t rows, size_t inputs, size_t) { return rows * 2 * inputs; }
 
-static void bytes_of(const float* x, size_t inputs, size_t block, size_t row, int8_t* bytes,
-                     float* steps, float* sums) {
-  bytes += row * 2 * inputs;
-  sums += row * (inputs / block);
-  float largest = largest_of(x, inputs);
-  steps[row] = largest / 127.0f / kStepsOfRow;
-  for (size_t begin = 0; begin < inputs; begin += block) {
-    BlockSum sum;
-    quantize(x + begin, block, 127.0f / largest, sum, [&](size_t i, int32_t high, int32_t low) {
-      store_number(bytes, inputs, begin + i, high, low);
-    });
-    *sums++ = sum.value();
+static void bytes_of(const float* x, size_t row, const ByteRows& to) {
+  size_t of_group = rows_of_group(to.count), first = row / of_group * of_group;
+  size_t beside = to.count - first < of_group ? to.count - first : of_group;
+  int8_t* fours = to.bytes + first * 2 * to.inputs + (row - first) * kBytesOfFour;
+  BlockSum* sum = to.sums + first * to.blocks() + (row - first);
+  float largest = largest_of(x, to.inputs);
+  to.steps[row] = largest / 127.0f / kStepsOfRow;
+  for (size_t begin = 0; begin < to.inputs; sum += beside) {
+    WholeSum whole;
+    for (size_t end = begin + to.block; begin < end;) {
+      Numbers some;
+      size_t count = end - begin < kSome ? end - begin : kSome;
+      quantize(x + begin, count, 127.0f / largest, whole,
+               [&](size_t i, int32_t high, int32_t low) { some.put(i, high, low); });
+      for (size_t i = 0; i < count; i += 4, fours += beside * kBytesOfFour) some.copy_four(i, fours);
+      begin += count;
+    }
+    *sum = block_sum(whole, to.zero);
   }
 }
 
-// R rows times one tile. Each block's sums are whole numbers, scaled once.
+// R rows from `first` on times one tile. Each block's sums are whole numbers, scaled once.
 template <int R, int BITS>
-SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* bytes,
-                                const float* steps, const float* sums, size_t tile, float* const* out) {
+SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
+                                size_t tile, float* const* out) {
   size_t blocks = weight.inputs / weight.block;
   const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * BITS / 8;
-  const uint16_t* scales = weight.scales + tile * blocks * kLanes;
-  const uint16_t* offsets = weight.offsets ? weight.offsets + tile * blocks * kLanes : nullptr;
-  const float* units = weight.units + tile * 2 * kLanes;
-  F scale_unit = load(units), offset_unit = load(units + kLanes);
-  F zero_point = set(BITS == 8 ? -128.0f : -8.0f);
-  size_t row = 2 * weight.inputs;
+  const int8_t* x = rows.bytes + first * 2 * weight.inputs;
+  const BlockSum* sums = rows.sums + first * blocks;
   F totals[R];
   for (int r = 0; r < R; ++r) totals[r] = set(0.0f);
-  for (size_t block = 0; block < blocks; ++block) {
-    F scale = mul(load_f16(scales + block * kLanes), scale_unit);
-    size_t end = (block + 1) * weight.block;
-    for (size_t i = block * weight.block; i < end;) {
-      size_t stop = end - i < kNumbersAtOnce ? end : i + kNumbersAtOnce;
+  for (size_t block = 0; block < blocks; ++block, sums += R) {
+    Scaling scaling = scaling_of(weight, tile, block);
+    for (size_t i = 0; i < weight.block;) {
+      size_t stop = weight.block - i < kNumbersAtOnce ? weight.block : i + kNumbersAtOnce;
       Wholes wholes[R];
-      for (int r = 0; r < R; ++r) wholes[r] = no_wholes();
-      for (; i < stop; i += BITS == 8 ? 4 : 8) {
+      for (int r = 0; r < R; ++r) wholes[r] = scaling.folded ? beginning(sums[r]) : no_wholes();
+      for (; i < stop; i += BITS == 8 ? 4 : 8, at += 64) {
         if (R <= 4) __builtin_prefetch(at + 8 * 64);
         B both = load_bytes(at);
-        at += 64;
-        Bytes first = bytes_in(BITS == 8 ? both : low_nibbles(both));
-        for (int r = 0; r < R; ++r) add_four(wholes[r], first, bytes + r * row, weight.inputs, i);
+        Bytes four = bytes_in(BITS == 8 ? both : low_nibbles(both));
+        for (int r = 0; r < R; ++r, x += kBytesOfFour) add_four(wholes[r], four, x);
         if constexpr (BITS == 4) {
-          Bytes second = bytes_in(high_nibbles(both));
-          for (int r = 0; r < R; ++r) {
-            add_four(wholes[r], second, bytes + r * row, weight.inputs, i + 4);
-          }
+          four = bytes_in(high_nibbles(both));
+          for (int r = 0; r < R; ++r, x += kBytesOfFour) add_four(wholes[r], four, x);
         }
       }
-      for (int r = 0; r < R; ++r) totals[r] = fma(value_of(wholes[r]), scale, totals[r]);
+      for (int r = 0; r < R; ++r) totals[r] = fma(value_of(wholes[r]), scaling.scale, totals[r]);
     }
-    F offset = mul(scale, zero_point);
-    if (offsets) offset = fma(load_f16(offsets + block * kLanes), offset_unit, offset);
-    for (int r = 0; r < R; ++r) {
-      totals[r] = fma(set(sums[r * blocks + block]), offset, totals[r]);
-    }
+    if (!scaling.offsets) continue;
+    for (int r = 0; r < R; ++r) totals[r] = fma(set(sums[r].value), scaling.offset, totals[r]);
   }
   int lanes = lanes_of(weight.outputs, tile);
   for (int r = 0; r < R; ++r) {
-    store_some(out[r] + tile * kLanes, mul(totals[r], set(steps[r])), lanes);
+    store_some(out[first + r] + tile * kLanes, mul(totals[r], set(rows.steps[first + r])), lanes);
   }
 }
-
-constexpr int kMostBytesRows = kAccumulators >= 24 ? 8 : kFewRegisters ? 4 : 1;
 
 template <int R, int BITS>
-static void quantized_step(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
-                           const float* sums, size_t rows, size_t tile, float* const* out) {
+static void quantized_step(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
+                           size_t count, size_t tile, float* const* out) {
   if constexpr (R > 0) {
-    if (rows == R) return quantized_block<R, BITS>(weight, bytes, steps, sums, tile, out);
-    quantized_step<R - 1, BITS>(weight, bytes, steps, sums, rows, tile, out);
+    if (count == R) return quantized_block<R, BITS>(weight, rows, first, tile, out);
+    quantized_step<R - 1, BITS>(weight, rows, first, count, tile, out);
   }
 }
 
-static void quantized(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
-                      const float* sums, size_t rows, size_t first, size_t last, float* const* out) {
-  size_t blocks = weight.inputs / weight.block;
+static void quantized(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
+                      float* const* out) {
+  auto step = weight.bits == 8 ? quantized_step<kMostBytesRows, 8> : quantized_step<kMostBytesRows, 4>;
+  size_t of_group = rows.count ? rows_of_group(rows.count) : 1;
   for (size_t tile = first; tile < last; ++tile) {
-    for (size_t row = 0; row < rows; row += kMostBytesRows) {
-      size_t count = rows - row < kMostBytesRows ? rows - row : kMostBytesRows;
-      auto step = weight.bits == 8 ? quantized_step<kMostBytesRows, 8> : quantized_step<kMostBytesRows, 4>;
-      step(weight, bytes + row * 2 * weight.inputs, steps + row, sums + row * blocks, count, tile,
-           out + row);
-    }
-  }
-}
-
-#if defined(__AVX512BF16__)
-constexpr size_t kRowsToWiden = 32;
-#else
-constexpr size_t kRowsToWiden = SIZE_MAX;
-#endif
-
-// Four numbers of each row from one vector of bytes, as two pairs.
-SAX_INLINE uint32_t* widen_four(B bytes, F scale, F offset, uint32_t* pairs) {
-  for (int j = 0; j < 4; j += 2, pairs += kLanes) {
-    store_pairs(pairs, fma(byte_of(bytes, j), scale, offset), fma(byte_of(bytes, j + 1), scale, offset));
-  }
-  return pairs;
-}
-
-static void widen(const QuantizedWeight& weight, size_t tile, uint32_t* pairs) {
-  bool nibbles = weight.bits == 4;
-  const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * weight.bits / 8;
-  for (size_t block = 0; block < weight.inputs / weight.block; ++block) {
-    auto [scale, offset] = scaling_of(weight, tile, block);
-    for (size_t i = 0; i < weight.block; i += nibbles ? 8 : 4, at += 64) {
-      B bytes = load_bytes(at);
-      pairs = widen_four(nibbles ? low_nibbles(bytes) : bytes, scale, offset, pairs);
-      if (nibbles) pairs = widen_four(high_nibbles(bytes), scale, offset, pairs);
+    for (size_t row = 0; row < rows.count; row += of_group) {
+      step(weight, rows, row, rows.count - row < of_group ? rows.count - row : of_group, tile, out);
     }
   }
 }

@@ -1,12 +1,13 @@
 """ERNIE 4.5 with experts: neighbouring dimensions rotate, a learnt bias corrects the choice.
 
 Source: Baidu 2025, "ERNIE 4.5 Technical Report"; names and config keys are those of Hugging Face's
-`Ernie4_5_MoeForCausalLM`.
+`Ernie4_5_MoeForCausalLM`. The layer without experts under `mtp_block` may draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
@@ -18,6 +19,7 @@ from model_server.models.families.decoder_recipe import (
     plain_attention,
 )
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.own_heads import ERNIE, counted_head, drafting_layer
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
@@ -40,13 +42,13 @@ KEYS = KnownKeys(
         "moe_norm_min",
         "moe_num_experts",
         "moe_num_shared_experts",
+        "num_nextn_predict_layers",
     ),
     {
         **DECODER_OFF,
         **ignored("moe_capacity"),  # of training: no token is dropped here
         "moe_gate": one_of("topk"),
         "moe_use_aux_free": one_of(True),
-        "num_nextn_predict_layers": one_of(0),
         "use_bias": one_of(False),
     },
 )
@@ -80,14 +82,18 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             (routed if sparse[index] else dense)(prefix, form),
         )
 
-    return decoder_recipe(
+    rope = rope_of(given, shape.head_dim, interleaved=True)
+    recipe = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shape=shape,
-        ropes=[rope_of(given, shape.head_dim, interleaved=True)] * len(sparse),
+        ropes=[rope] * len(sparse),
         layer=layer,
         tied=True,
     )
+    drafting = drafting_layer(keys, plain_attention, shape, dense)
+    head = counted_head(keys, ERNIE, drafting, rope, tied=True)
+    return replace(recipe, unused=(ERNIE.prefix,), own_head=head)
 
 
 def _sparse_layers(keys: ConfigKeys) -> list[bool]:

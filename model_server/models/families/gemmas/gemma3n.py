@@ -21,6 +21,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_sums import row_mean
 from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.gemma3 import ropes_of
@@ -125,11 +126,11 @@ class _Versions(nnx.Module):
     def projected(self, inputs: jax.Array) -> jax.Array:
         """Maps f32[T, A, D] to f32[T, A, D]."""
         first = inputs[:, 0]
-        size = jnp.sqrt(jnp.mean(jnp.square(first), axis=-1, keepdims=True))
+        size = jnp.sqrt(row_mean(jnp.square(first)))
         made = [first]
         for at, projection in enumerate(self.projections, 1):
             x = projection(inputs[:, at])
-            square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+            square = row_mean(jnp.square(x))
             made.append(x * size / jnp.sqrt(jnp.maximum(square, _LEAST)))
         return jnp.stack(made, axis=1)
 
@@ -168,8 +169,8 @@ class SparseFeedForward(GatedFeedForward):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         opening, up = self.gate_up(x)
-        mean = jnp.mean(opening, axis=-1, keepdims=True)
-        spread = jnp.sqrt(jnp.mean(jnp.square(opening - mean), axis=-1, keepdims=True))
+        mean = row_mean(opening)
+        spread = jnp.sqrt(row_mean(jnp.square(opening - mean)))
         opening = jax.nn.relu(opening - mean - spread * self.deviations)
         return self.down(self.activation(opening) * up)
 

@@ -1,18 +1,20 @@
 """Hy3: normed heads, and experts chosen by sigmoids beside shared ones in all but the first layer.
 
 Source: Tencent 2026, "Hy3"; names and config keys are those of Hugging Face's `HYV3ForCausalLM`.
-Multi-token-prediction layers after the last are skipped.
+The multi-token-prediction layer after the last may draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildAttention, BuildFfw
 from model_server.models.families.experts.mlp_layers import listed_sparse, routed_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.own_heads import HeadNames, counted_head, drafting_layer
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
@@ -59,15 +61,23 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     settings = dict(config or {}).get("rope_parameters")
     keys = ConfigKeys(config, KEYS, _DEFAULTS if settings else _DEFAULTS | _BASE)
     shape, sparse = attention_shape(keys), listed_sparse(keys)
-    return routed_recipe(
+    rope, attention, routed = (
+        rope_of(keys.all, shape.head_dim),
+        _attention(keys),
+        _routed_ffw(keys),
+    )
+    recipe = routed_recipe(
         keys,
         values,
         shapes=[shape] * len(sparse),
-        ropes=[rope_of(keys.all, shape.head_dim)] * len(sparse),
-        attention=_attention(keys),
+        ropes=[rope] * len(sparse),
+        attention=attention,
         sparse=sparse,
-        routed=_routed_ffw(keys),
+        routed=routed,
     )
+    names = HeadNames.appended(len(sparse), "final_layernorm")
+    drafting = drafting_layer(keys, attention, shape, routed)
+    return replace(recipe, own_head=counted_head(keys, names, drafting, rope))
 
 
 def _attention(keys: ConfigKeys) -> BuildAttention:

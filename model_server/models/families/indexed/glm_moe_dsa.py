@@ -1,7 +1,7 @@
 """GLM-5: DeepSeek-V3's layers, which attend to chosen tokens; layers may share an indexer's choice.
 
 Source: Z.ai 2026, "GLM-5"; names and config keys are those of Hugging Face's
-`GlmMoeDsaForCausalLM`. Multi-token-prediction layers are skipped.
+`GlmMoeDsaForCausalLM`. The multi-token-prediction layer, which has an indexer, may draft.
 """
 
 from __future__ import annotations

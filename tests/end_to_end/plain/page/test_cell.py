@@ -63,7 +63,7 @@ def test_a_model_is_published_and_unpublished(page: Any, gguf: Path, served: Cel
     page.locator("#publish-dialog[open]").wait_for(state="detached")
     row = page.locator("#models tr", has_text=OTHER)
     row.get_by_text("1 of 1").wait_for(timeout=240_000)
-    assert page.locator(f"#model option[value='{OTHER}']").count() == 1
+    assert page.locator(f"#model-list [data-value='{OTHER}']").count() == 1
     row.get_by_role("button", name=f"Unpublish {OTHER}").click()
     assert OTHER in page.locator("#unpublish-dialog").inner_text()
     page.locator("#unpublish-dialog").get_by_role("button", name="Unpublish").click()
@@ -119,8 +119,10 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Cell) -> Non
         keys.press("Escape")
         page.wait_for_selector("#send:not([hidden])")
         assert page.locator(".message.answer > .text").inner_text()
-        keys.press("Alt+2")
+        keys.press("Alt+3")
         assert page.evaluate(focus) == "tab-cell"
+        keys.press("ArrowLeft")
+        assert page.evaluate(focus) == "tab-compare"
         keys.press("ArrowLeft")
         assert page.evaluate(focus) == "tab-chat"
         assert page.get_attribute("#tab-chat", "aria-selected") == "true"

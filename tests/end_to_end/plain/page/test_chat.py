@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import READY, tab, until
+from tests.browser import READY, choose, tab, until
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.plain.conftest import CALLER
 from tests.end_to_end.tool_template import TOOLS
@@ -147,14 +147,13 @@ def test_settings_outlive_a_reload_and_a_new_chat_empties_the_page(page: Any) ->
 def caller(browser: Any, calling: Cell) -> Iterator[Any]:
     """The page with a model whose template has tools."""
     with tab(browser, calling.url) as page:
-        page.wait_for_selector(f"#model option[value='{CALLER}']", state="attached")
-        page.select_option("#model", CALLER)
+        choose(page, CALLER)
         yield page
 
 
 def test_a_call_is_a_card_and_its_result_goes_back(caller: Any) -> None:
     page = caller
-    page.get_by_text("Tools", exact=True).click()
+    page.locator("#settings").get_by_text("Tools", exact=True).click()
     page.fill("#tools", "not JSON")
     assert "not JSON" in page.locator("#settings .trouble:visible").inner_text()
     page.fill("#tools", json.dumps(TOOLS[:1]))

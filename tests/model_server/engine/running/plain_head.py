@@ -63,25 +63,31 @@ class PlainLayer:
         gate, up = np.split(w["ffw.gate_up.linears.0.kernel"] @ x, 2)
         return w["ffw.down.kernel"] @ (gate / (1 + np.exp(-gate)) * up)
 
+    def followed(self, x: np.ndarray, position: int) -> np.ndarray:
+        """A usual layer, of one token."""
+        w = self.weights
+        x = x + self.attended(rms(x, w["before_attention.scale"]), position)
+        return x + self.fed_forward(rms(x, w["before_ffw.scale"]))
+
 
 class PlainPrediction:
     """The head of DeepSeek-V3: norms, a projection, a layer, a norm; `model` gives the rest."""
 
     def __init__(self, weights: Weights, sizes: Sizes) -> None:
         self.weights = weights
-        inner = {name[9:]: each for name, each in weights.items() if name.startswith("layers.0.")}
-        self.layer = PlainLayer(inner, sizes)
+        numbers = sorted({name.split(".")[1] for name in weights if name.startswith("layers.")})
+        self.layer, *self.further = (
+            PlainLayer(_below(weights, f"layers.{number}."), sizes) for number in numbers
+        )
 
     def kept(self, shown: np.ndarray) -> np.ndarray:
         return shown
 
     def __call__(self, token: int, before: np.ndarray, position: int) -> np.ndarray:
-        w, inner = self.weights, self.layer.weights
+        w = self.weights
         vector = w["embedding.table"][token] * (position > 0)
         parts = [rms(vector, w["token_norm.scale"]), rms(before, w["hidden_norm.scale"])]
-        x = w["projection.kernel"] @ np.concatenate(parts)
-        x = x + self.layer.attended(rms(x, inner["before_attention.scale"]), position)
-        x = x + self.layer.fed_forward(rms(x, inner["before_ffw.scale"]))
+        x = self.layer.followed(w["projection.kernel"] @ np.concatenate(parts), position)
         return rms(x, w["final_norm.scale"])
 
     def token(self, hidden: np.ndarray) -> int:
@@ -91,20 +97,37 @@ class PlainPrediction:
 class PlainEagle(PlainPrediction):
     """The head of EAGLE-3: attention reads the token beside the state, which the layer adds to."""
 
+    adds_to_norm = False
+
     def kept(self, shown: np.ndarray) -> np.ndarray:
-        return shown @ self.weights["fusion.kernel"].T
+        norm = self.weights.get("fusion_norm.scale")
+        return (shown if norm is None else rms(shown, norm)) @ self.weights["fusion.kernel"].T
 
     def __call__(self, token: int, before: np.ndarray, position: int) -> np.ndarray:
         w, inner = self.weights, self.layer.weights
         vector = w["embedding.table"][token] * (position > 0)
         parts = [rms(vector, inner["token_norm.scale"]), rms(before, inner["hidden_norm.scale"])]
-        x = before + self.layer.attended(np.concatenate(parts), position)
-        return x + self.layer.fed_forward(rms(x, inner["before_ffw.scale"]))
+        x = parts[1] if self.adds_to_norm else before
+        x = x + self.layer.attended(np.concatenate(parts), position)
+        x = x + self.layer.fed_forward(rms(x, inner["before_ffw.scale"]))
+        for layer in self.further:
+            x = layer.followed(x, position)
+        return x
 
     def token(self, hidden: np.ndarray) -> int:
         w = self.weights
         found = int((w["head.kernel"] @ rms(hidden, w["final_norm.scale"])).argmax())
         return found + int(w["offset"][found])
+
+
+class NormedEagle(PlainEagle):
+    """A head whose layer adds to the normalised state."""
+
+    adds_to_norm = True
+
+
+def _below(weights: Weights, prefix: str) -> Weights:
+    return {n.removeprefix(prefix): each for n, each in weights.items() if n.startswith(prefix)}
 
 
 def drafted(head: PlainPrediction, tokens: list[int], shown: np.ndarray, count: int) -> list[int]:

@@ -32,6 +32,7 @@ from model_server.models.registry import make_recipe
 from model_server.models.weights.weight import Blueprint, WeightForm
 from tests.model_server.engine.running.plain_head import (
     EPSILON,
+    NormedEagle,
     PlainEagle,
     PlainPrediction,
     Sizes,
@@ -103,6 +104,25 @@ def eagle() -> tuple[Recipe, int]:
     return made, 3 * EMBED
 
 
+def deep_eagle() -> tuple[Recipe, int]:
+    """A head of two layers in the format of speculators, with norms where they may be."""
+    config = {
+        **CONFIG,
+        "num_hidden_layers": 2,
+        "tie_word_embeddings": True,
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.5",
+        "draft_vocab_size": OUTPUTS,
+        "norm_before_residual": True,
+        "norm_before_fc": True,
+        "eagle_aux_hidden_state_layer_ids": [1, 5],
+    }
+    made, shows = eagle_recipe(target(), config, ["layers.0.hidden_norm.weight"])
+    assert shows == (1, 5)
+    return made, 2 * EMBED
+
+
 class Built(NamedTuple):
     """A head with random weights."""
 
@@ -113,8 +133,8 @@ class Built(NamedTuple):
     width: int
 
 
-def built(recipe: Recipe, width: int) -> Built:
-    module, random = recipe.blueprint(), np.random.default_rng(0)
+def built(recipe: Recipe, width: int, seed: int = 0) -> Built:
+    module, random = recipe.blueprint(), np.random.default_rng(seed)
     weights = {each.path: random.normal(0, 0.4, each.shape) for each in module.declarations}
     if "offset" in weights:  # rising token numbers
         weights["offset"] = np.cumsum(random.integers(0, 2, OUTPUTS)).astype(float)
@@ -174,6 +194,10 @@ def test_prediction_layers_draft_as_a_plain_computation_does() -> None:
 
 def test_an_eagle_head_drafts_as_a_plain_computation_does_and_numbers_tokens_its_own_way() -> None:
     check(built(*eagle()), PlainEagle, [3, 4])
+
+
+def test_a_head_of_several_layers_drafts_as_a_plain_computation_does() -> None:
+    check(built(*deep_eagle(), seed=3), NormedEagle, [4, 3])
 
 
 def test_a_head_keeps_hidden_states_beside_the_keys_and_values_of_one_layer() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from model_server.kernels.cpu.attention import CpuAttention, overwrite, unwritten
-from model_server.kernels.pages import CacheShape, key_major_shapes, write
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import CacheShape, LayerPages, key_major_shapes, write
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 from tests.model_server.kernels.paged_cases import (
@@ -69,6 +70,70 @@ def test_equals_the_reference(cases: list[Case], instruction_sets: InstructionSe
                 for own, its in zip(jax.tree.leaves(layer), jax.tree.leaves(wrote), strict=True):
                     np.testing.assert_array_equal(own[1:], its[1:])
     assert not failures, str(failures)
+
+
+# Queries whose limits cross a part of 512 keys, each seeing what its rules allow.
+EXACT = [
+    Case(0, 1, 20, 9, 3, 64, 64, 16, 35),
+    Case(0, 1, 20, 4, 2, 16, 16, 16, 35, window=37, dtype="bfloat16"),
+    Case(0, 1, 20, 4, 2, 16, 16, 16, 35, window=500, sinks=True),
+    Case(0, 1, 20, 4, 1, 24, 32, 16, 35, chunk=509, dtype="int8"),
+    Case(0, 1, 20, 20, 1, 72, 0, 16, 35, dtype="bfloat16"),
+]
+
+
+def test_a_token_gets_the_same_bits_as_a_decode_and_in_any_chunk_of_a_prompt(
+    instruction_sets: InstructionSets,
+) -> None:
+    failures = Failures()
+    for case in EXACT:
+        layer, (queries, *_) = filled(case, key_major_shapes, write), new_tokens(case)
+        for instructions in instruction_sets():
+            with failures.of(case, instructions):
+                wanted = in_blocks(case, layer, queries, case.block)
+                for size in (7, 1):
+                    made = in_blocks(case, layer, queries, size)
+                    np.testing.assert_array_equal(made, wanted, err_msg=f"blocks of {size}")
+                made = in_blocks(case, layer, queries, 0)
+                np.testing.assert_array_equal(made, wanted, err_msg="decodes")
+    assert not failures, str(failures)
+
+
+def in_blocks(case: Case, layer: LayerPages, queries: jax.Array, size: int) -> np.ndarray:
+    """Attend with the queries from token 500 on, in blocks of this size; 0: as decode rows."""
+    table = 1 + np.random.default_rng(5).permutation(case.columns)
+    rows = len(queries)
+    blocks = -(-rows // size) if size else 0
+    limits = np.zeros((blocks, max(size, 1)), np.int32)
+    limits.reshape(-1)[:rows] = 500 + np.arange(rows) if size else []
+    decodes = 0 if size else rows
+    places = blocks * size + decodes
+    batch = PagedBatch(
+        pages=jnp.zeros(places, jnp.int32),  # what is written goes to the scratch page
+        offsets=jnp.zeros(places, jnp.int32),
+        decode_tables=jnp.asarray(np.tile(table, (decodes, 1)), jnp.int32),
+        decode_limits=jnp.asarray(500 + np.arange(decodes)[:, None], jnp.int32),
+        block_tables=jnp.asarray(np.tile(table, (blocks, 1)), jnp.int32),
+        block_limits=jnp.asarray(limits),
+        kernel=CpuAttention(),
+    )
+    padded = jnp.pad(queries, ((0, places - rows), (0, 0), (0, 0)))
+    _, keys, values = new_tokens(case, seed=1, count=places)
+    made, _ = attend_compiled(case, batch, layer, padded, keys, values)
+    return np.asarray(made)[:rows]
+
+
+def test_a_token_gets_the_same_bits_beside_images_whose_tokens_see_each_other() -> None:
+    case = Case(3, 2, 8, 8, 2, 64, 64, 16, 5, run=5)
+    batch, tokens = batch_of(case, CpuAttention()), new_tokens(case)
+    alone = replace(batch, block_ahead=jnp.zeros_like(batch.block_ahead))
+    made, wanted = (
+        np.asarray(attend_compiled(case, each, filled(case, key_major_shapes, write), *tokens)[0])
+        for each in (batch, alone)
+    )
+    looks = np.pad(np.asarray(batch.block_ahead).ravel() > 0, (case.decodes, 0))
+    np.testing.assert_array_equal(made[~looks], wanted[~looks])
+    assert (made[looks] != wanted[looks]).any()
 
 
 def test_a_step_without_rows_gives_none() -> None:

@@ -31,9 +31,15 @@ _EXPERTS |= {
     for each in ("experts.*", "shared_experts")
     for part in ("gate", "up", "down")
 }
+_MLPS = {
+    f"{each}.{part}_proj" for each in ("experts.*", "shared_mlp") for part in ("gate", "up", "down")
+}
+_FINAL = {"enorm", "hnorm", "eh_proj", "final_layernorm"}
 _OWN = {"enorm", "hnorm", "eh_proj", "shared_head.norm", "input_layernorm"}
 _OWN |= {"post_attention_layernorm"}
 _GATED = {"gate_proj", "up_proj", "down_proj"}
+_INDEXER = {"wq_b", "wk", "k_norm", "k_norm.bias", "weights_proj"}
+_INDEXED = _LATENT | {f"indexer.{name}" for name in _INDEXER}
 _SHARED = {f"shared_expert.{part}" for part in _GATED} | {"shared_expert_gate", "gate"}
 _MTP = {"fc", "norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"}
 _NORMS = {"input_layernorm", "post_attention_layernorm"}
@@ -67,12 +73,24 @@ CASES: dict[str, tuple[dict[str, Any], str, set[str]]] = {
     "deepseek_v32": (
         {"num_nextn_predict_layers": 1},
         "model.layers.*",
-        _layer(
-            _LATENT
-            | {f"indexer.{n}" for n in ("wq_b", "wk", "k_norm", "k_norm.bias", "weights_proj")},
-            _EXPERTS,
-            _OWN,
-        ),
+        _layer(_INDEXED, _EXPERTS, _OWN),
+    ),
+    "glm_moe_dsa_every_second": (  # its last layer has no indexer
+        {"num_nextn_predict_layers": 1},
+        "model.layers.*",
+        _layer(_INDEXED, _EXPERTS, _OWN),
+    ),
+    "hy_v3": (
+        {"num_nextn_predict_layers": 1},
+        "model.layers.*",
+        _layer(_NORMED, {"router.gate", "expert_bias", *_MLPS}, {*_NORMS, *_FINAL}),
+    ),
+    "exaone_moe": ({"num_nextn_predict_layers": 1}, "mtp", _apart(_GATED)),
+    "ernie4_5_moe": (
+        {"num_nextn_predict_layers": 1},
+        "model",
+        {f"mtp_{each}.0" for each in ("emb_norm", "hidden_norm", "linear_proj")}
+        | {f"mtp_block.0.{name}" for name in _layer(_GROUPED, _GATED, _NORMS)},
     ),
     "qwen2_untied_mqa": (
         {"model_type": "mimo", "num_nextn_predict_layers": 1, "attention_bias": True},
@@ -141,7 +159,8 @@ def test_embedding_and_output_layer_are_the_models() -> None:
             made, held = head.blueprint(), recipe.blueprint()
             lent = {made.declarations[at].path for at in borrowed_weights(made, held)}
             tied = config_of(case).get("tie_word_embeddings", False)
-            assert lent == {"embedding.table"} | (set() if tied else {"head.kernel"})
+            shared = {"final_norm.scale"} if case.startswith("ernie") else set()
+            assert lent == {"embedding.table"} | (set() if tied else {"head.kernel"}) | shared
     failures.end()
 
 
@@ -151,7 +170,6 @@ def test_models_without_draft_layers_have_no_head() -> None:
         ("glm4_moe", {"num_nextn_predict_layers": 0}),
         ("qwen3_5", {"mtp_num_hidden_layers": 0}),
         ("nemotron_h", {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "M*E"}),
-        ("glm_moe_dsa", {"num_nextn_predict_layers": 1}),  # layers choose tokens for each other
         ("glm4", {}),
     ]
     assert [case for case, changes in none if _recipe(case, changes).own_head] == []

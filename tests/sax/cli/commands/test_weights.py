@@ -21,10 +21,12 @@ def cell() -> Iterator[FakeCell]:
         yield running
 
 
-def test_each_command_asks_for_its_change_and_says_that_it_was_made(cell: FakeCell) -> None:
-    here = str(Path("step").absolute())
+def test_each_command_asks_for_its_change_and_says_that_it_was_made(
+    cell: FakeCell, tmp_path: Path
+) -> None:
+    here = str(tmp_path)
     cases = {
-        ("update-weights", MODEL, "step", "--partial", "--mode", "keep", "--expected", "6"): (
+        ("update-weights", MODEL, here, "--partial", "--mode", "keep", "--expected", "6"): (
             ("update", here, "keep", True, "6"),
             f"{MODEL} has weights of version 7\n",
         ),

@@ -1,6 +1,7 @@
 """sax and other servers in turns on the same weights, prompts and cores.
 
-`make race` runs all that are installed and puts the tables first into docs/reference/benchmarks.md.
+`make race` runs all that are installed and puts the tables first into docs/reference/benchmarks.md,
+with one of what exactness costs products.
 `python -m tests.tools.bench.peers --install llama.cpp` installs one, into .cache/peers.
 """
 
@@ -13,6 +14,7 @@ import sys
 
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from tests.demo_model import demo_model
+from tests.tools.bench.bench_exactness import price
 from tests.tools.bench.page import PAGE, instructions, machine, with_tables
 from tests.tools.bench.peers.in_process import OpenVino, Transformers
 from tests.tools.bench.peers.installation import install, installed
@@ -48,7 +50,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])  # children inherit it
     load = f"{os.getloadavg()[0]:.1f}"
     results = _race(flags)
-    tables = [_table(results, name, flags, load) for name in flags.formats]
+    tables = [*(_table(results, name, flags, load) for name in flags.formats), price()]
     for each in tables:
         print(each.markdown(), flush=True)
     if flags.page:

@@ -1,0 +1,151 @@
+"""/cell/requests, /cell/keys and /cell/log: this gateway's own requests, keys and log lines.
+
+Operators are those who may publish any model of the cell: the admin server decides it. Everyone
+else sees and ends requests of their own key only, and no log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, TypedDict
+
+import msgspec
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from http_gateway.access.record import RequestRecord
+from http_gateway.openapi import ALWAYS, JSON, operation
+from http_gateway.operators.running import KeyUse, Phase, RunningRequest, RunningRequests
+from http_gateway.page.cell import WatchedCell
+from sax.auth.acl import caller
+from sax.errors import PermissionDenied
+from sax.flags.last_lines import LogLine, last_lines
+
+_FRESH = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_OWN = "requests of your own key only: the operators of this cell (--admin_acl) may do more"
+_SECRET = "the log is for the operators of this cell: ask them to name you in --admin_acl"
+
+
+class ShownRequest(TypedDict):
+    """One request that runs. `queue_s`: how long it waited at a model server, null before its first
+    token. `trace_url`: "" where there is none."""
+
+    number: int
+    id: str
+    key: str
+    path: str
+    model: str
+    phase: Phase
+    running_s: float
+    queue_s: float | None
+    sent_bytes: int
+    trace_url: str
+
+
+class ShownRequests(TypedDict):
+    """The requests of this gateway; `all`: of every key."""
+
+    all: bool
+    requests: list[ShownRequest]
+
+
+class ShownKeys(TypedDict):
+    """What keys used since the gateway started, at `since_s` of the epoch."""
+
+    all: bool
+    since_s: float
+    keys: list[KeyUse]
+
+
+class ShownLog(TypedDict):
+    """The last lines of this gateway's log, the newest last."""
+
+    lines: list[LogLine]
+
+
+class OperatorRoutes:
+    def __init__(
+        self,
+        running: RunningRequests,
+        cell: WatchedCell,
+        trace_url: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """trace_url: of a trace, with {trace_id} in it; "": traces have no links."""
+        self._running, self._cell, self._trace_url = running, cell, trace_url
+        self._clock, self._since_s = clock, clock()
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["ops"])
+        add = router.add_api_route
+        for path, route, reply in (
+            ("/cell/requests", self.requests, ShownRequests),
+            ("/cell/keys", self.keys, ShownKeys),
+            ("/cell/log", self.log, ShownLog),
+        ):
+            add(path, route, methods=["GET"], **operation(reply, statuses=(*ALWAYS, 504)))
+        found = (*ALWAYS, 404, 422, 504)
+        ended = operation(ShownRequest, statuses=found)
+        add("/cell/requests/{number}", self.end, methods=["DELETE"], **ended)
+        return router
+
+    async def requests(self) -> Response:
+        """List the requests that run, the oldest first; of other keys only for operators."""
+        sees_all = await self._operates()
+        shown = [self._shown(each) for each in self._running if sees_all or _is_own(each.record)]
+        return _reply(ShownRequests(all=sees_all, requests=shown))
+
+    async def end(self, number: Annotated[int, Path(ge=1, le=2**53)]) -> Response:
+        """End a request that runs: its caller is told, and its slot is free with the next step."""
+        request = self._running.get(number)
+        if not _is_own(request.record) and not await self._operates():
+            raise PermissionDenied(f"you may end {_OWN}", param="number")
+        shown = self._shown(request)
+        request.end()
+        return _reply(shown)
+
+    async def keys(self) -> Response:
+        """List what keys used, the one used last first; other keys only for operators."""
+        sees_all, own = await self._operates(), RequestRecord.current().key
+        uses = [each for each in self._running.uses if sees_all or each.key == own]
+        return _reply(ShownKeys(all=sees_all, since_s=self._since_s, keys=uses))
+
+    async def log(self) -> Response:
+        """Return the last lines of this gateway's log, for operators."""
+        if not await self._operates():
+            raise PermissionDenied(_SECRET)
+        return _reply(ShownLog(lines=last_lines()))
+
+    async def _operates(self) -> bool:
+        """True if the caller may change every model, and its key is limited to none."""
+        rights = await self._cell.rights()
+        return rights is not None and rights.publish and not caller().limits.models
+
+    def _shown(self, request: RunningRequest) -> ShownRequest:
+        record = request.record
+        return {
+            "number": request.number,
+            "id": record.request_id,
+            "key": record.key,
+            "path": request.path,
+            "model": record.model,
+            "phase": request.phase,
+            "running_s": round(max(0.0, self._clock() - request.began_s), 2),
+            "queue_s": record.queue_s,
+            "sent_bytes": request.sent_bytes,
+            "trace_url": self._trace_of(record),
+        }
+
+    def _trace_of(self, record: RequestRecord) -> str:
+        if record.span is None or not self._trace_url:
+            return ""
+        return self._trace_url.replace("{trace_id}", f"{record.span.context.trace_id:032x}")
+
+
+def _is_own(record: RequestRecord) -> bool:
+    return record.key == RequestRecord.current().key
+
+
+def _reply(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type=JSON, headers=_FRESH)

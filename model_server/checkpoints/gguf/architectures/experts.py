@@ -1,0 +1,510 @@
+"""Decoders of routed experts that are read as llama.cpp's converter writes them, and not written.
+
+Qwen2-MoE, OLMoE, Phi-3.5-MoE, GLM-4.5, MiniMax-M2, dots.llm1, ERNIE 4.5, Hunyuan-A13B, Hy3,
+K-EXAONE, Command A+ and Llama 4. What a file does not say is what the published models have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.checkpoints.gguf.architecture import (
+    Config,
+    GgufArchitecture,
+    JoinedPlace,
+    TensorPlace,
+    optional,
+    place,
+)
+from model_server.checkpoints.gguf.architectures.llama import (
+    HEAD_NORMS,
+    INVERSE_FREQUENCIES,
+    NORMS,
+    PROJECTIONS,
+    TENSORS,
+    feed_forward,
+)
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import (
+    DECODER,
+    FFW,
+    FULL,
+    SIZES,
+    read_heads,
+    read_layer_types,
+    read_window,
+)
+from model_server.checkpoints.gguf.rope import (
+    read_longrope,
+    read_partly_rotated,
+    read_rotary_heads,
+)
+from sax.errors import CheckpointError
+
+_SIGMOID = 2  # expert_gating_func
+_SILU = {"hidden_act": "silu"}
+_EXPERTS = feed_forward("mlp.experts.{e}", "_exps")
+_USED = Key("num_experts_per_tok", "expert_used_count")
+_GROUPED = (
+    Key("n_group", "expert_group_count", default=1),
+    Key("topk_group", "expert_group_used_count", default=1),
+    Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
+    Key("norm_topk_prob", "expert_weights_norm", bool, True),
+    Key("first_k_dense_replace", "leading_dense_block_count", default=0, least=0),
+    Key("moe_intermediate_size", "expert_feed_forward_length"),
+)
+
+
+def _sparse(config: Config, layer: int) -> bool:
+    return layer >= config["first_k_dense_replace"]
+
+
+def _dense(config: Config, layer: int) -> bool:
+    return not _sparse(config, layer)
+
+
+def _shared(config: Config, layer: int) -> bool:
+    return _sparse(config, layer) and bool(config.get("n_shared_experts"))
+
+
+def _biases(facts: Facts) -> dict[str, Any]:
+    return {"attention_bias": facts.has("blk.0.attn_q.bias")}
+
+
+def only_sigmoid(facts: Facts) -> None:
+    """Raise CheckpointError if experts are not chosen by the sigmoid of their scores."""
+    if (kind := facts.get("expert_gating_func", _SIGMOID)) != _SIGMOID:
+        raise CheckpointError(f"its expert_gating_func is {kind!r}; supported is {_SIGMOID}")
+
+
+def _read_decoder(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    return read_rotary_heads(facts, config) | _biases(facts)
+
+
+def _read_sigmoid(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    return _read_decoder(facts, config)
+
+
+# --- Qwen, OLMoE, Phi
+
+
+def _read_qwen2moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    biased = facts.has("blk.0.attn_q.bias")
+    return read_rotary_heads(facts, config) | {"qkv_bias": biased, "use_sliding_window": False}
+
+
+QWEN2MOE = GgufArchitecture(
+    name="qwen2moe",
+    model_types={"qwen2_moe": "Qwen2MoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        "ffn_gate_inp": place("mlp.gate"),
+        **_EXPERTS,
+        **feed_forward("mlp.shared_expert", "_shexp"),
+        "ffn_gate_inp_shexp": place("mlp.shared_expert_gate"),
+    },
+    keys=(
+        *DECODER,
+        Key("num_experts", "expert_count"),
+        _USED,
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        Key("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+        Key("norm_topk_prob", "expert_weights_norm", bool, False),
+    ),
+    fixed={**_SILU, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    more_config=_read_qwen2moe,
+)
+OLMOE = GgufArchitecture(
+    name="olmoe",
+    model_types={"olmoe": "OlmoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        **HEAD_NORMS,
+        "ffn_gate_inp": place("mlp.gate"),
+        **_EXPERTS,
+    },
+    keys=(
+        *DECODER,
+        Key("num_experts", "expert_count"),
+        _USED,
+        Key("norm_topk_prob", "expert_weights_norm", bool, False),
+    ),
+    fixed=_SILU,
+    more_config=_read_decoder,
+)
+
+
+def _read_phimoe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    heads = read_heads(facts, config)
+    context = config["max_position_embeddings"]
+    return {
+        **heads,
+        **read_longrope(facts, heads["head_dim"], context),
+        **_biases(facts),
+        "lm_head_bias": facts.has("output.bias"),
+        "router_jitter_noise": 0.01,
+        "sliding_window": read_window(facts),
+    }
+
+
+_PHI_EXPERT = "block_sparse_moe.experts.{e}"
+PHIMOE = GgufArchitecture(
+    name="phimoe",
+    model_types={"phimoe": "PhimoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        "ffn_gate_inp": place("block_sparse_moe.gate"),
+        "ffn_gate_exps": place(f"{_PHI_EXPERT}.w1"),
+        "ffn_down_exps": place(f"{_PHI_EXPERT}.w2"),
+        "ffn_up_exps": place(f"{_PHI_EXPERT}.w3"),
+    },
+    keys=(*DECODER, Key("num_local_experts", "expert_count"), _USED),
+    fixed=_SILU,
+    more_config=_read_phimoe,
+)
+
+# --- GLM, dots, Hy3, K-EXAONE: shared experts, and dense layers first
+
+_GLM_LAYER: Mapping[str, TensorPlace] = {
+    **PROJECTIONS,
+    **feed_forward(needed=_dense),
+    "attn_norm": place("input_layernorm"),
+    "ffn_gate_inp": place("mlp.gate", needed=_sparse),
+    "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_sparse),
+    **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
+    **feed_forward("mlp.shared_experts", "_shexp", needed=_shared),
+}
+_OPTIONAL_NORMS = {stem: place(at.name, needed=optional) for stem, at in HEAD_NORMS.items()}
+_ROUTED = (
+    *DECODER,
+    *_GROUPED,
+    _USED,
+    Key("n_routed_experts", "expert_count"),
+    Key("n_shared_experts", "expert_shared_count", default=0, least=0),
+)
+
+
+def _read_glm4moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    normed = facts.has("blk.0.attn_q_norm.weight")
+    return read_partly_rotated(facts, config) | _biases(facts) | {"use_qk_norm": normed}
+
+
+GLM4MOE = GgufArchitecture(
+    name="glm4moe",
+    model_types={"glm4_moe": "Glm4MoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **_GLM_LAYER,
+        **_OPTIONAL_NORMS,
+        "post_attention_norm": place("post_attention_layernorm"),
+    },
+    # Solar Open, of which every layer has experts, names no width of dense ones.
+    keys=(*(key for key in _ROUTED if key != FFW), replace(FFW, default=1)),
+    fixed=_SILU,
+    more_config=_read_glm4moe,
+)
+DOTS1 = GgufArchitecture(
+    name="dots1",
+    model_types={"dots1": "Dots1ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={**_GLM_LAYER, **HEAD_NORMS, "ffn_norm": NORMS["ffn_norm"]},
+    keys=_ROUTED,
+    fixed={**_SILU, "sliding_window": None},
+    more_config=_read_sigmoid,
+)
+
+
+def _read_exaone(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    window, layers = read_window(facts), config["num_hidden_layers"]
+    kinds = read_layer_types(facts, layers, 4) if window else [FULL] * layers
+    first = config.pop("first_k_dense_replace")
+    return {
+        **_read_sigmoid(facts, config),
+        "is_moe_layer": [layer >= first for layer in range(layers)],
+        "first_k_dense_replace": first,
+        "layer_types": kinds,
+        "sliding_window": window,
+    }
+
+
+EXAONE_MOE = GgufArchitecture(
+    name="exaone-moe",
+    model_types={"exaone_moe": "ExaoneMoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **_GLM_LAYER,
+        **HEAD_NORMS,
+        "ffn_norm": NORMS["ffn_norm"],
+        "exp_probs_b.bias": place("mlp.e_score_correction_bias", needed=_sparse),
+    },
+    keys=(
+        *_ROUTED[:-2],
+        Key("num_experts", "expert_count"),
+        Key("num_shared_experts", "expert_shared_count", default=0, least=0),
+    ),
+    fixed=_SILU,
+    more_config=_read_exaone,
+    ignored=("expert_shared_feed_forward_length",),  # as expert_feed_forward_length
+)
+
+
+def _read_hy3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    layers = range(config["num_hidden_layers"])
+    dense = [layer for layer in layers if facts.has(f"blk.{layer}.ffn_gate.weight")]
+    if dense != list(range(len(dense))):
+        raise CheckpointError(f"its layers {dense} are dense; only the first ones may be")
+    if not facts.flag("expert_weights_norm", True):
+        raise CheckpointError("its shares of experts do not add up to 1 (expert_weights_norm)")
+    return _read_sigmoid(facts, config) | {"first_k_dense_replace": len(dense)}
+
+
+HY_V3 = GgufArchitecture(
+    name="hy_v3",
+    model_types={"hy_v3": "HYV3ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        **HEAD_NORMS,
+        **feed_forward(needed=optional),
+        "ffn_gate_inp": place("mlp.router.gate", needed=optional),
+        "exp_probs_b": place("mlp.expert_bias", bare=True, needed=optional),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=optional),
+        **feed_forward("mlp.shared_mlp", "_shexp", needed=optional),
+    },
+    keys=(
+        *DECODER,
+        Key("num_experts", "expert_count"),
+        _USED,
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        Key("router_scaling_factor", "expert_weights_scale", float, 1.0),
+    ),
+    fixed={**_SILU, "num_shared_experts": 1},
+    more_config=_read_hy3,
+    ignored=("expert_shared_feed_forward_length",),
+)
+
+# --- MiniMax, ERNIE, Hunyuan, Command A+
+
+
+def _read_minimax(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    more = read_partly_rotated(facts, config)
+    rotated = round(more.pop("partial_rotary_factor") * more["head_dim"])
+    return more | {"rotary_dim": rotated}
+
+
+_MINIMAX_EXPERT = "block_sparse_moe.experts.{e}"
+MINIMAX_M2 = GgufArchitecture(
+    name="minimax-m2",
+    model_types={"minimax_m2": "MiniMaxM2ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        **HEAD_NORMS,
+        "ffn_gate_inp": place("block_sparse_moe.gate"),
+        "exp_probs_b.bias": place("block_sparse_moe.e_score_correction_bias"),
+        "ffn_gate_exps": place(f"{_MINIMAX_EXPERT}.w1"),
+        "ffn_down_exps": place(f"{_MINIMAX_EXPERT}.w2"),
+        "ffn_up_exps": place(f"{_MINIMAX_EXPERT}.w3"),
+    },
+    keys=(*DECODER, Key("num_local_experts", "expert_count"), _USED),
+    fixed={**_SILU, "scoring_func": "sigmoid", "use_qk_norm": True, "use_routing_bias": True},
+    more_config=_read_minimax,
+    ignored=("expert_feed_forward_length",),  # as feed_forward_length
+)
+
+
+def _ernie_sparse(config: Config, layer: int) -> bool:
+    step, first = config["moe_layer_interval"], config["moe_layer_start_index"]
+    return (layer + 1) % step == 0 and layer >= first
+
+
+def _ernie_dense(config: Config, layer: int) -> bool:
+    return not _ernie_sparse(config, layer)
+
+
+def _ernie_shared(config: Config, layer: int) -> bool:
+    return _ernie_sparse(config, layer) and bool(config["moe_num_shared_experts"])
+
+
+ERNIE4_5_MOE = GgufArchitecture(
+    name="ernie4_5-moe",
+    model_types={"ernie4_5_moe": "Ernie4_5_MoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        **feed_forward(needed=_ernie_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=_ernie_sparse),
+        "exp_probs_b.bias": place("mlp.moe_statics.e_score_correction_bias", needed=_ernie_sparse),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=_ernie_sparse),
+        **feed_forward("mlp.shared_experts", "_shexp", needed=_ernie_shared),
+    },
+    keys=(
+        *DECODER,
+        Key("moe_num_experts", "expert_count"),
+        Key("moe_k", "expert_used_count"),
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        Key("moe_num_shared_experts", "expert_shared_count", default=0, least=0),
+        Key("moe_layer_interval", "interleave_moe_layer_step", default=1),
+        Key("moe_layer_start_index", "leading_dense_block_count", default=0, least=0),
+    ),
+    fixed={**_SILU, "use_bias": False, "moe_layer_end_index": -1},
+    more_config=read_rotary_heads,
+    # Of an expert, where the shared ones are that wide together.
+    ignored=("expert_shared_feed_forward_length",),
+)
+HUNYUAN_MOE = GgufArchitecture(
+    name="hunyuan-moe",
+    model_types={"hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        "attn_q_norm": place("self_attn.query_layernorm"),
+        "attn_k_norm": place("self_attn.key_layernorm"),
+        "ffn_gate_inp": place("mlp.gate.wg"),
+        **_EXPERTS,
+        **feed_forward("mlp.shared_mlp", "_shexp"),
+    },
+    keys=(
+        *DECODER,
+        Key("num_experts", "expert_count"),
+        Key("moe_topk", "expert_used_count"),
+        Key("num_shared_expert", "expert_shared_count", default=1),
+    ),
+    fixed={**_SILU, "mlp_bias": False, "use_cla": False, "use_qk_norm": True},
+    more_config=_read_decoder,
+    ignored=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
+)
+
+
+def _read_cohere2moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    layers, window = config["num_hidden_layers"], read_window(facts)
+    return {
+        **_read_decoder(facts, config),
+        "layer_types": read_layer_types(facts, layers, 4) if window else [FULL] * layers,
+        "sliding_window": window or 4096,
+        # Files have the width of the dense layers here, and that of experts under its own key.
+        "prefix_dense_intermediate_size": config["intermediate_size"],
+        "intermediate_size": facts.whole("expert_feed_forward_length"),
+    }
+
+
+COHERE2MOE = GgufArchitecture(
+    name="cohere2moe",
+    model_types={"cohere2_moe": "Cohere2MoeForCausalLM"},
+    tensors={key: TENSORS[key] for key in ("token_embd", "output_norm")},
+    layer_tensors={
+        **PROJECTIONS,
+        "attn_norm": place("input_layernorm"),
+        **feed_forward(needed=_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=_sparse),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
+        **feed_forward("mlp.shared_experts", "_shexp", needed=optional),
+    },
+    keys=(
+        *SIZES,
+        FFW,
+        Key("layer_norm_eps", "attention.layer_norm_epsilon", float, 1e-5),
+        Key("logit_scale", "logit_scale", float, 0.0625),
+        Key("num_experts", "expert_count"),
+        _USED,
+        Key("num_shared_experts", "expert_shared_count", default=0, least=0),
+        Key("norm_topk_prob", "expert_weights_norm", bool, True),
+        Key("first_k_dense_replace", "leading_dense_block_count", default=0, least=0),
+    ),
+    fixed={**_SILU, "tie_word_embeddings": True, "expert_selection_fn": "sigmoid"},
+    more_config=_read_cohere2moe,
+    ignored=("expert_shared_feed_forward_length",),
+)
+
+# --- Llama 4
+
+
+def _llama4_sparse(config: Config, layer: int) -> bool:
+    return (layer + 1) % config["interleave_moe_layer_step"] == 0
+
+
+def _llama4_dense(config: Config, layer: int) -> bool:
+    return not _llama4_sparse(config, layer)
+
+
+def _read_llama4(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    layers = config["num_hidden_layers"]
+    return {
+        **_read_decoder(facts, config),
+        "intermediate_size_mlp": config["intermediate_size"],
+        "intermediate_size": facts.whole("expert_feed_forward_length"),
+        "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)],
+        # llama.cpp fixes these, as the published models have them.
+        "attention_chunk_size": read_window(facts) or 8192,
+        "attn_temperature_tuning": True,
+        "attn_scale": 0.1,
+        "floor_scale": 8192,
+        "use_qk_norm": config["num_local_experts"] != 128,  # as Maverick has
+    }
+
+
+LLAMA4 = GgufArchitecture(
+    name="llama4",
+    model_types={"llama4_text": "Llama4ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        **feed_forward("feed_forward", needed=_llama4_dense),
+        "ffn_gate_inp": place("feed_forward.router", needed=_llama4_sparse),
+        **feed_forward("feed_forward.shared_expert", "_shexp", needed=_llama4_sparse),
+    },
+    joined=(
+        JoinedPlace(
+            name="feed_forward.experts.gate_up_proj",
+            parts=("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+            transposed=True,
+            needed=_llama4_sparse,
+        ),
+        JoinedPlace(
+            name="feed_forward.experts.down_proj",
+            parts=("ffn_down_exps.weight",),
+            transposed=True,
+            needed=_llama4_sparse,
+        ),
+    ),
+    keys=(
+        *DECODER,
+        Key("num_local_experts", "expert_count"),
+        _USED,
+        Key("interleave_moe_layer_step", "interleave_moe_layer_step", default=1),
+    ),
+    fixed=_SILU,
+    more_config=_read_llama4,
+    dropped=INVERSE_FREQUENCIES,
+)
+ALL = (
+    QWEN2MOE,
+    OLMOE,
+    PHIMOE,
+    GLM4MOE,
+    DOTS1,
+    EXAONE_MOE,
+    HY_V3,
+    MINIMAX_M2,
+    ERNIE4_5_MOE,
+    HUNYUAN_MOE,
+    COHERE2MOE,
+    LLAMA4,
+)

@@ -1,0 +1,251 @@
+"""Gemma 3n and 4, whose last layers borrow keys and values: read, and not written.
+
+Norms are as published: these do not add one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf.architecture import (
+    Config,
+    GgufArchitecture,
+    JoinedPlace,
+    TensorPlace,
+    optional,
+    place,
+)
+from model_server.checkpoints.gguf.architectures.llama import HEAD_NORMS, PROJECTIONS, feed_forward
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import FULL, RMS_EPS, SIZES, SLIDING, read_layer_types
+from model_server.checkpoints.gguf.rope import LLAMA3_FACTORS
+from sax.errors import CheckpointError
+
+_LOCAL_THETA = "rope.freq_base_swa"
+_UNTURNED = 1e29  # factors above it stand for dimensions that do not rotate
+_KEYS = (
+    *SIZES,
+    RMS_EPS,
+    Key("num_kv_shared_layers", "attention.shared_kv_layers", default=0, least=0),
+    Key("hidden_size_per_layer_input", "embedding_length_per_layer_input", default=0, least=0),
+    Key("final_logit_softcapping", "final_logit_softcapping", float, None),
+    Key("sliding_window", "attention.sliding_window"),
+)
+_TENSORS: Mapping[str, TensorPlace] = {
+    "token_embd": place("model.embed_tokens"),
+    "output_norm": place("model.norm"),
+    "output": place("lm_head", needed=optional),
+    "per_layer_token_embd": place("model.embed_tokens_per_layer", needed=optional),
+    "per_layer_model_proj": place("model.per_layer_model_projection", needed=optional),
+    "per_layer_proj_norm": place("model.per_layer_projection_norm", needed=optional),
+}
+
+
+def _lends(config: Config, layer: int) -> bool:
+    return layer < config["num_hidden_layers"] - config["num_kv_shared_layers"]
+
+
+def _own(stem: str) -> TensorPlace:
+    return place({**PROJECTIONS, **HEAD_NORMS}[stem].name, needed=_lends)
+
+
+_LAYER: Mapping[str, TensorPlace] = {
+    **PROJECTIONS,
+    **HEAD_NORMS,
+    **{stem: _own(stem) for stem in ("attn_k", "attn_k_norm")},
+    "attn_v": place("self_attn.v_proj", needed=optional),  # keys may be the values
+    **feed_forward(),
+    "attn_norm": place("input_layernorm"),
+    "post_attention_norm": place("post_attention_layernorm"),
+    "ffn_norm": place("pre_feedforward_layernorm"),
+    "post_ffw_norm": place("post_feedforward_layernorm"),
+    "inp_gate": place("per_layer_input_gate", needed=optional),
+    "proj": place("per_layer_projection", needed=optional),
+    "post_norm": place("post_per_layer_input_norm", needed=optional),
+}
+_FIXED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
+
+
+def _widths(facts: Facts, layers: int) -> list[int]:
+    return [facts.rows(f"blk.{layer}.ffn_up.weight") for layer in range(layers)]
+
+
+def _vocabulary(facts: Facts) -> dict[str, Any]:
+    name = "per_layer_token_embd.weight"
+    return {"vocab_size_per_layer_input": facts.rows(name)} if facts.has(name) else {}
+
+
+# --- Gemma 4
+
+
+def _read_gemma4(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    layers = config["num_hidden_layers"]
+    kinds = read_layer_types(facts, layers, 6)
+    widths = _widths(facts, layers)
+    counts = np.broadcast_to(facts.get_any("attention.head_count_kv"), (layers,))
+    slides = [kind == SLIDING for kind in kinds]
+    local, whole = _alike(counts, slides, SLIDING), _alike(counts, [not it for it in slides], FULL)
+    size = facts.whole("attention.key_length")
+    found = {
+        "layer_types": kinds,
+        "intermediate_size": widths[0],
+        "use_double_wide_mlp": widths[-1] == 2 * widths[0],
+        "head_dim": facts.whole("attention.key_length_swa", size),
+        "global_head_dim": size,
+        "num_key_value_heads": local or whole,
+        "num_global_key_value_heads": whole or local,
+        "attention_k_eq_v": _keys_are_values(facts, slides),
+        "rope_parameters": _ropes(facts, size),
+        **_vocabulary(facts),
+        **_experts(facts),
+    }
+    for suffix in ("attention.value_length", "attention.value_length_swa"):
+        facts.get(suffix)  # as the keys
+    return found
+
+
+def _alike(counts: np.ndarray, chosen: list[bool], kind: str) -> int | None:
+    """Return the key heads of the chosen layers. Raises CheckpointError if they differ."""
+    found = {int(count) for count, its in zip(counts, chosen, strict=True) if its}
+    if len(found) > 1 or min(found, default=1) < 1:
+        raise CheckpointError(f"its layers of {kind} have {sorted(found)} key heads, not one")
+    return found.pop() if found else None
+
+
+def _keys_are_values(facts: Facts, slides: list[bool]) -> bool:
+    whole = [layer for layer, its in enumerate(slides) if not its]
+    return any(
+        facts.has(f"blk.{layer}.attn_k.weight") and not facts.has(f"blk.{layer}.attn_v.weight")
+        for layer in whole
+    )
+
+
+def _ropes(facts: Facts, size: int) -> dict[str, Any]:
+    factors = facts.factors.get(LLAMA3_FACTORS)
+    turned = size // 2
+    if factors is not None:
+        turned = int((factors < _UNTURNED).sum())
+        if factors.shape != (size // 2,) or (factors[:turned] != 1).any():
+            raise CheckpointError(f"its {LLAMA3_FACTORS} are not 1 and then without end")
+    for suffix in ("rope.dimension_count", "rope.dimension_count_swa"):
+        facts.get(suffix)  # as the factors say
+    return {
+        FULL: {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 2 * turned / size,
+            "rope_theta": facts.number("rope.freq_base", 1e6),
+        },
+        SLIDING: {"rope_type": "default", "rope_theta": facts.number(_LOCAL_THETA, 1e4)},
+    }
+
+
+def _experts(facts: Facts) -> dict[str, Any]:
+    count = facts.get("expert_count", 0)
+    if not count:
+        return {"enable_moe_block": False}
+    return {
+        "enable_moe_block": True,
+        "num_experts": count,
+        "top_k_experts": facts.whole("expert_used_count"),
+        "moe_intermediate_size": facts.whole("expert_feed_forward_length"),
+    }
+
+
+def _sparse(config: Config, layer: int) -> bool:
+    return config["enable_moe_block"]
+
+
+GEMMA4 = GgufArchitecture(
+    name="gemma4",
+    model_types={"gemma4_text": "Gemma4ForCausalLM"},
+    tensors=_TENSORS,
+    layer_tensors={
+        **_LAYER,
+        "layer_output_scale.weight": place("layer_scalar"),
+        "post_ffw_norm_1": place("post_feedforward_layernorm_1", needed=_sparse),
+        "post_ffw_norm_2": place("post_feedforward_layernorm_2", needed=_sparse),
+        "pre_ffw_norm_2": place("pre_feedforward_layernorm_2", needed=_sparse),
+        "ffn_gate_inp": place("router.proj", needed=_sparse),
+        "ffn_gate_inp.scale": place("router.scale", bare=True, needed=_sparse),
+        "ffn_down_exps.scale": place("router.per_expert_scale", bare=True, needed=_sparse),
+    },
+    joined=(
+        JoinedPlace(
+            name="experts.gate_up_proj", parts=("ffn_gate_up_exps.weight",), needed=_sparse
+        ),
+        JoinedPlace(name="experts.down_proj", parts=("ffn_down_exps.weight",), needed=_sparse),
+    ),
+    keys=_KEYS,
+    fixed=_FIXED,
+    more_config=_read_gemma4,
+    ignored=("feed_forward_length",),  # as the tensors are
+)
+
+# --- Gemma 3n
+
+
+def _read_gemma3n(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    layers = config["num_hidden_layers"]
+    size = facts.whole(
+        "attention.key_length", config["hidden_size"] // config["num_attention_heads"]
+    )
+    for suffix in ("attention.value_length", "rope.dimension_count"):
+        facts.get(suffix)  # as the keys
+    return {
+        "head_dim": size,
+        "num_key_value_heads": facts.whole("attention.head_count_kv"),
+        "intermediate_size": _widths(facts, layers),
+        "layer_types": read_layer_types(facts, layers, 5),
+        "rope_theta": facts.number("rope.freq_base", 1e6),
+        "rope_local_base_freq": facts.number(_LOCAL_THETA, 1e4),
+        "activation_sparsity_pattern": _shares(facts, layers),
+        "altup_correct_scale": True,
+        "laurel_rank": facts.rows("blk.0.laurel_l.weight"),
+        **_vocabulary(facts),
+    }
+
+
+def _shares(facts: Facts, layers: int) -> list[float]:
+    """Return the share of gates that each layer closes, of which files hold the normal quantile."""
+    scales = facts.listed("activation_sparsity_scale", layers, [-math.inf] * layers)
+    if not all(isinstance(scale, float) and not math.isnan(scale) for scale in scales):
+        raise CheckpointError("its activation_sparsity_scale has something that is no number")
+    usual = statistics.NormalDist()
+    shares = [0.0 if math.isinf(scale) else usual.cdf(scale) for scale in scales]
+    return [round(share, 6) for share in shares]
+
+
+_ALTUP = {
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_correct_scale.weight": "altup.correct_output_scale",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
+}
+GEMMA3N = GgufArchitecture(
+    name="gemma3n",
+    model_types={"gemma3n_text": "Gemma3nForCausalLM"},
+    tensors={
+        **_TENSORS,
+        "altup_proj": place("model.altup_projections.{e}"),
+        "altup_unembd_proj": place("model.altup_unembed_projections.{e}"),
+    },
+    layer_tensors={**_LAYER, **{stem: place(name) for stem, name in _ALTUP.items()}},
+    keys=(
+        *_KEYS,
+        Key("altup_active_idx", "altup.active_idx", default=0, least=0),
+        Key("altup_num_inputs", "altup.num_inputs", default=4),
+    ),
+    fixed=_FIXED,
+    more_config=_read_gemma3n,
+    ignored=("feed_forward_length",),
+)
+ALL = (GEMMA4, GEMMA3N)

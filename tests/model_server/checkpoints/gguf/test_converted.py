@@ -1,0 +1,282 @@
+"""Files as llama.cpp's converter writes them hold the weights of the folders they come from.
+
+The converter's metadata, tensor names, shapes and digests of its numbers are in
+tests/golden/converted. The file is built here again, from the folder's weights and the tables of
+`architectures`, each tensor against its digest; so the tables are proven to undo the conversion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType
+from safetensors.numpy import save_file
+
+from model_server.checkpoints.checkpoint_view import without_prefixes
+from model_server.checkpoints.gguf.architecture import GgufArchitecture, JoinedPlace, TensorPlace
+from model_server.checkpoints.gguf.architectures import ARCHITECTURES
+from model_server.checkpoints.gguf.config import config_of
+from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.weights import read_weights
+from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.registry import make_recipe
+from model_server.plan.checkpoint.convert import convert
+from sax.errors import CheckpointError
+from tests.each_case import each_case
+from tests.model_server.checkpoints.gguf.test_config import NO_FILE
+from tests.model_server.models.family_cases import F32
+from tests.tools.golden.converted import FAMILIES, digest, tensors_of
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "converted"
+NAMES = sorted(path.stem for path in GOLDEN.iterdir())
+LOST = "d_head"  # said to the converter only
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return json.loads((GOLDEN / f"{self.name}.json").read_text())
+
+    @property
+    def config(self) -> dict[str, Any]:
+        given = json.loads((FAMILIES / self.name / "config.json").read_text()) | self.told["config"]
+        return {key: value for key, value in given.items() if key != LOST}
+
+    @property
+    def architecture(self) -> GgufArchitecture:
+        return ARCHITECTURES[self.told["metadata"]["general.architecture"]]
+
+    def folder(self, place: Path) -> Path:
+        place.mkdir(exist_ok=True)
+        (place / "config.json").write_text(json.dumps(self.config))
+        save_file(tensors_of(self.name), place / "model.safetensors", {"format": "pt"})
+        return place
+
+    def file(
+        self,
+        path: Path,
+        tensors: Mapping[str, np.ndarray],
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Path:
+        writer = gguf.GGUFWriter(path, self.architecture.name)
+        for key, value in (metadata or self.told["metadata"]).items():
+            if key != "general.architecture":
+                _add(writer, key, value)
+        for name, numbers in tensors.items():
+            writer.add_tensor(name, np.ascontiguousarray(numbers))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, list):
+        writer.add_array(key, value)
+    elif isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    else:
+        writer.add_string(key, value)
+
+
+# --- the conversion, by our tables
+
+
+def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return what the converter makes of the folder's weights, by its names."""
+    weights = {case.architecture.usual(n): x for n, x in tensors_of(case.name).items()}
+    weights = {n.replace("language_model.", ""): x for n, x in weights.items()}
+    made: dict[str, np.ndarray] = {}
+    for name, (shape, numbers) in case.told["tensors"].items():
+        if name.startswith("rope_f"):  # computed, not converted
+            made[name] = np.asarray(numbers, np.float32)
+        elif _drafts(case, config, name):  # read by nobody
+            made[name] = np.zeros(shape, np.float32)
+        else:
+            made[name] = _tensor(case.architecture, config, weights, name, tuple(shape))
+            if isinstance(numbers, list):
+                np.testing.assert_allclose(made[name].ravel(), numbers, rtol=1e-6)
+            else:
+                assert digest(made[name]) == numbers, name
+    return made
+
+
+def _drafts(case: Case, config: Mapping[str, Any], name: str) -> bool:
+    layers = config[case.architecture.layer_count]
+    return name.startswith("blk.") and int(name.split(".")[1]) >= layers
+
+
+def _tensor(
+    architecture: GgufArchitecture,
+    config: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    name: str,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    layer, inside = name.split(".", 2)[1:] if name.startswith("blk.") else ("", name)
+    for join in architecture.joined:
+        whole = weights.get(f"{architecture.layers}.{layer}.{join.name}")
+        if inside in join.parts and whole is not None:
+            return _part(join, config, whole, join.parts.index(inside), shape)
+    if architecture.split_kv_b and inside in ("attn_k_b.weight", "attn_v_b.weight"):
+        return _half(config, weights[f"model.layers.{layer}.self_attn.kv_b_proj.weight"], inside)
+    named = architecture.from_gguf(name)
+    assert named is not None, name
+    if "{e}" not in named.hf_name:
+        return _placed(named.place, config, weights[named.hf_name], shape)
+    count = shape[0]
+    stack = [weights[named.hf_name.replace("{e}", str(each))] for each in range(count)]
+    return np.stack(stack).reshape(shape)
+
+
+def _part(
+    join: JoinedPlace, config: Mapping[str, Any], whole: np.ndarray, at: int, shape: tuple[int, ...]
+) -> np.ndarray:
+    whole = whole.swapaxes(-1, -2) if join.transposed else whole
+    rows = np.empty_like(whole)
+    order = np.arange(whole.shape[-2]) if join.order is None else join.order(config)
+    rows[..., order, :] = whole
+    # Parts before the last are as high as each other; the last has the rest.
+    height = shape[-2]
+    start = 0 if at == 0 else whole.shape[-2] - height
+    return rows[..., start : start + height, :]
+
+
+def _half(config: Mapping[str, Any], both: np.ndarray, inside: str) -> np.ndarray:
+    keys, heads = config["qk_nope_head_dim"], config["num_attention_heads"]
+    per_head = both.reshape(heads, -1, both.shape[-1])
+    return per_head[:, :keys].swapaxes(1, 2) if "k_b" in inside else per_head[:, keys:]
+
+
+def _placed(
+    at: TensorPlace, config: Mapping[str, Any], x: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    if at.transposed and x.ndim == 2:
+        x = x.T
+    if at.order is not None:
+        rows = np.empty_like(x)
+        rows[at.order.for_tensor(len(x), config, "x")] = x
+        x = rows
+    if at.columns is not None:
+        columns = np.empty_like(x)
+        columns[:, at.columns.for_tensor(x.shape[1], config, "x")] = x
+        x = columns
+    x = -np.exp(x) if at.decay else x + np.float32(at.plus)
+    if x.ndim == 2 and len(x) < shape[0]:  # rows of tokens that the table of a layer lacks
+        x = np.pad(x, ((0, shape[0] - len(x)), (0, 0)))
+    return x.reshape(shape)
+
+
+# --- the tests
+
+
+def weights_of(path: Path) -> dict[str, np.ndarray]:
+    """Return a model's weights by their path in the module."""
+    with closing(open_checkpoint(str(path))) as checkpoint:
+        recipe: Any = make_recipe("auto", checkpoint.config, F32)
+        encoder = isinstance(recipe, EmbedRecipe)
+        module = recipe.blueprint() if encoder else recipe.blueprint(checkpoint=checkpoint)
+        needed = without_prefixes(checkpoint, recipe.unused)
+        leaves = read_weights(module.declarations, needed, lambda _: None)
+    return {
+        each.path: np.asarray(leaf) for each, leaf in zip(module.declarations, leaves, strict=True)
+    }
+
+
+@each_case("name", NAMES)
+def test_the_file_holds_the_folders_weights(name: str, tmp_path_factory: Any) -> None:
+    case, place = Case(name), tmp_path_factory.mktemp(name)
+    config = case.config | case.config.get("text_config", {})
+    path = case.file(place / "x.gguf", converted(case, config))
+    found, wanted = weights_of(path), weights_of(case.folder(place / "folder"))
+    assert found.keys() == wanted.keys()
+    for each, numbers in wanted.items():
+        held, added = found[each][: len(numbers)], found[each][len(numbers) :]
+        assert not added.any(), f"{each} has more rows"
+        np.testing.assert_allclose(held, numbers, rtol=1e-6, atol=1e-6, err_msg=each)
+
+
+def _first(case: Case, change: Any, place: Path) -> str:
+    """Return what opening says of a file whose tensors were changed."""
+    config = case.config | case.config.get("text_config", {})
+    tensors = converted(case, config)
+    change(tensors)
+    with pytest.raises(CheckpointError) as refused:
+        open_checkpoint(str(case.file(place / "x.gguf", tensors))).close()
+    return refused.value.text
+
+
+def test_parts_that_are_missing_or_do_not_fit_are_refused(tmp_path: Path) -> None:
+    case, gate = Case("granitemoe"), "blk.1.ffn_gate_exps.weight"
+    told = _first(case, lambda tensors: tensors.pop(gate), tmp_path)
+    assert f"{gate} is missing, a part of model.layers.1.block_sparse_moe.input_linear" in told
+
+    def narrow(tensors: dict[str, np.ndarray]) -> None:
+        tensors[gate] = tensors[gate][..., :-1]
+
+    assert "they must fit together" in _first(case, narrow, tmp_path)
+
+    def higher(tensors: dict[str, np.ndarray]) -> None:
+        tensors["blk.0.attn_gate.weight"] = np.zeros((50, 48), np.float32)
+
+    assert "unlike its parts" in _first(Case("qwen3_next"), higher, tmp_path)
+
+
+def test_layers_that_draft_are_left_out_and_their_number_is_checked(tmp_path: Path) -> None:
+    case = Case("deepseek_v32")
+    key = "deepseek32.nextn_predict_layers"
+    assert case.told["metadata"][key] == 1
+    assert case.told["metadata"]["deepseek32.block_count"] == 4
+    tensors = converted(case, case.config)
+    tensors["blk.3.nextn.eh_proj.weight"] = np.zeros((48, 96), np.float32)
+    with closing(open_checkpoint(str(case.file(tmp_path / "x.gguf", tensors)))) as checkpoint:
+        assert checkpoint.config["num_hidden_layers"] == 3
+        assert not any("layers.3." in name for name in checkpoint.names())
+    metadata = case.told["metadata"] | {key: 4}
+    with pytest.raises(CheckpointError, match="nextn_predict_layers is 4 of 4 blocks"):
+        open_checkpoint(str(case.file(tmp_path / "y.gguf", tensors, metadata)))
+
+
+def test_what_is_only_read_is_not_written(tmp_path: Path) -> None:
+    folder = Case("olmoe").folder(tmp_path / "folder")
+    with pytest.raises(CheckpointError, match="a 'olmoe' model cannot be written as GGUF"):
+        convert(str(folder), str(tmp_path / "x.gguf"))
+
+
+HOSTILE = (0, -1, 2**32 - 1, 0.0, True, "x", [1, 2], ["a", "b"], np.array([1, 2]), [True, False])
+
+
+@each_case("name", NAMES)
+def test_hostile_metadata_is_read_or_refused(name: str) -> None:
+    told = Case(name).told
+    architecture, metadata = Case(name).architecture, told["metadata"]
+    tensors = {
+        each: GgufTensor(each, tuple(shape), GGMLQuantizationType.F32, 0, 0, NO_FILE)
+        for each, (shape, _) in told["tensors"].items()
+    }
+    for key in metadata:
+        for value in HOSTILE if key != "general.architecture" else ():
+            with contextlib.suppress(CheckpointError):
+                config_of(GgufHeader(metadata | {key: value}, tensors), architecture, "float32")
+    for left_out in metadata:
+        fewer = {key: value for key, value in metadata.items() if key != left_out}
+        with contextlib.suppress(CheckpointError):
+            config_of(GgufHeader(fewer, tensors), architecture, "float32")

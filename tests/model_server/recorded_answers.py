@@ -1,0 +1,71 @@
+"""Answers of an engine with the bits of their log-probabilities, to compare two runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Runner
+from model_server.engine.timing.step_times import StepTimes
+
+
+class Answer(NamedTuple):
+    """What a request got."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of the tokens, or of the prompt's where these are scored
+
+
+class Recorder:
+    """One engine whose deliveries are kept until all requests of a call have ended."""
+
+    def __init__(self, runner: Runner, times: StepTimes | None = None) -> None:
+        self.engine = Engine(runner, self._deliver, times)
+        self._found: dict[int, tuple[list[int], list[float]]] = {}
+        self._place = threading.Semaphore(0)
+
+    def _deliver(self, updates: list[SequenceUpdate]) -> None:
+        for update in updates:
+            assert update.error is None, update.error
+            tokens, logprobs = self._found.setdefault(update.sequence, ([], []))
+            logprobs += update.result.target_logprobs
+            if update.result.token is not None:
+                tokens.append(update.result.token)
+                logprobs.append(update.result.logprob)
+            if update.finish is not None:
+                self._place.release()
+
+    def answers(self, requests: Sequence[EngineRequest], at_once: int = 1) -> list[Answer]:
+        """Return what each request gets, with at most so many of them in the engine."""
+        ids: list[int] = []
+        for number, request in enumerate(requests):
+            if number >= at_once:
+                self._place.acquire()
+            ids.append(self.engine.submit(request))
+        for _ in range(min(at_once, len(ids))):
+            self._place.acquire()
+        found = [self._found.pop(id) for id in ids]
+        return [Answer(tuple(tokens), tuple(logprobs)) for tokens, logprobs in found]
+
+    def close(self) -> None:
+        self.engine.drain(60)
+
+
+def scoring(request: EngineRequest, answer: Answer) -> EngineRequest:
+    """Return the request that scores an answer as part of its prompt."""
+    return replace(
+        request,
+        prompt=(*request.prompt, *answer.tokens),
+        max_tokens=0,
+        score_from=len(request.prompt),
+    )
+
+
+def unlike(wanted: Sequence[Answer], found: Sequence[Answer]) -> list[int]:
+    """Return the places where a bit differs."""
+    pairs = zip(wanted, found, strict=True)
+    return [place for place, (one, other) in enumerate(pairs) if one != other]

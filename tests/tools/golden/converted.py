@@ -1,0 +1,206 @@
+"""What llama.cpp's converter writes for the models of `families`: metadata, names and numbers.
+
+Needs the folder `conversion` of llama.cpp and its `gguf-py`, whose folder LLAMA_CPP names; a source
+distribution of llama-cpp-python has both in vendor/llama.cpp. A case's folder is written as
+`families` describes it and converted to float32 by llama.cpp's own class, without the vocabulary.
+
+A file holds `config`, what was changed in the case's config.json because GGUF has no word for it;
+`metadata`; and `tensors` by name: the shape, and the first 16 digits of the SHA-256 of the float32
+numbers. Of those that were computed, such as by an exponential, whose last bit differs between
+libraries, it holds the numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.golden.random_tensor import random_tensor
+from tests.tools.golden import common
+
+FAMILIES = common.GOLDEN / "families"
+_LLAMA4 = {
+    "attention_chunk_size": 8192,
+    "attn_scale": 0.1,
+    "floor_scale": 8192,
+    "no_rope_layers": [1, 1, 1, 0],
+    "use_qk_norm": True,
+}
+_FALCON = {
+    **dict.fromkeys(
+        (
+            "attention_in_multiplier",
+            "attention_out_multiplier",
+            "embedding_multiplier",
+            "key_multiplier",
+            "lm_head_multiplier",
+            "ssm_in_multiplier",
+            "ssm_out_multiplier",
+        ),
+        1.0,
+    ),
+    "mlp_multipliers": [1.0, 1.0],
+    "ssm_multipliers": [1.0] * 5,
+}
+_NEMOTRON = {"d_head": 8}
+# By case of `families`: what its config.json says otherwise.
+CASES: dict[str, dict[str, Any]] = {
+    **{
+        name: {}
+        for name in (
+            "arcee_biases",
+            "cohere",
+            "cohere2",
+            "cohere2_moe",
+            "deepseek_v2_groups",
+            "deepseek_v3",
+            "deepseek_v32",
+            "dots1",
+            "ernie4_5_biases",
+            "ernie4_5_moe",
+            "exaone4_pattern",
+            "exaone4_small",
+            "exaone_moe",
+            "gemma",
+            "gemma3n",
+            "gemma4",
+            "gemma4_experts_keys_as_values",
+            "glm",
+            "glm4_moe",
+            "glm4_yarn",
+            "glm_moe_dsa",
+            "granite_rope_parameters",
+            "granitemoe",
+            "granitemoehybrid",
+            "hunyuan_biases",
+            "hy_v3",
+            "kimi_k2",
+            "lfm2",
+            "llama_llama3_biases",
+            "llama_yarn",
+            "mamba2",
+            "minimax_m2",
+            "ministral3",
+            "mixtral",
+            "modernbert",
+            "olmo2",
+            "olmo3_by_kind",
+            "olmoe",
+            "phi3_longrope_long",
+            "qwen2_5_vl",
+            "qwen2_moe",
+            "qwen2_untied_mqa",
+            "qwen3_5",
+            "qwen3_5_moe_experts_apart",
+            "qwen3_biases",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen3_vl",
+            "seed_oss_biases",
+            "smollm3",
+            "starcoder2_unbiased",
+        )
+    },
+    "dots1": {"scoring_func": "sigmoid"},
+    "falcon_h1": _FALCON,
+    "hunyuan_moe": {"rope_scaling": None},
+    "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "llama4": _LLAMA4,
+    "llama4_interleaved": _LLAMA4,
+    "mamba2_biased_tied": {"time_step_limit": [0.0, float("inf")]},
+    "phimoe": {"architectures": ["PhiMoEForCausalLM"], "router_jitter_noise": 0.01},
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_dense": _NEMOTRON,
+    "nemotron_h_latent": _NEMOTRON,
+}
+_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a")
+
+
+def make(name: str, into: Path) -> None:
+    """Write into/NAME.json."""
+    config = common.read_json(FAMILIES / name / "config.json") | CASES[name]
+    reader = _converted(name, config)
+    metadata = {
+        key: field.contents()
+        for key, field in reader.fields.items()
+        if not key.startswith(("GGUF.", "general.")) or key == "general.architecture"
+    }
+    tensors = {each.name: _told(each.name, np.asarray(each.data)) for each in reader.tensors}
+    told = common.how("converted", name, "conversion to float32 by llama.cpp's own converter")
+    parts = {"how": told, "config": CASES[name], "metadata": metadata, "tensors": tensors}
+    into.mkdir(parents=True, exist_ok=True)
+    (into / f"{name}.json").write_text(_lines(parts))
+
+
+def _lines(parts: dict[str, Any]) -> str:
+    """Return JSON with a line for each key and each key within."""
+
+    def within(value: Any) -> str:
+        if not isinstance(value, dict) or not value:
+            return json.dumps(value)
+        return "{\n" + ",\n".join(f'  "{k}": {json.dumps(v)}' for k, v in value.items()) + "\n }"
+
+    return "{\n" + ",\n".join(f' "{k}": {within(v)}' for k, v in parts.items()) + "\n}\n"
+
+
+def _told(name: str, numbers: np.ndarray) -> list[Any]:
+    if _AS_NUMBERS.fullmatch(name):
+        return [list(numbers.shape), numbers.ravel().tolist()]
+    return [list(numbers.shape), digest(numbers)]
+
+
+def digest(numbers: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(numbers, np.float32).tobytes()).hexdigest()[:16]
+
+
+def _converted(name: str, config: dict[str, Any]) -> Any:
+    conversion, gguf, torch = _llama_cpp()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, out = Path(scratch), Path(scratch) / "made.gguf"
+        (folder / "config.json").write_text(json.dumps(config))
+        words = (config | config.get("text_config", {}))["vocab_size"]
+        vocabulary = {f"x{each}": each for each in range(words)}
+        tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        save_file(tensors_of(name), folder / "model.safetensors", {"format": "pt"})
+        with torch.inference_mode():
+            settings = conversion.ModelBase.load_hparams(folder, False)
+            kind = conversion.get_model_architecture(settings, conversion.ModelType.TEXT)
+            converter = conversion.get_model_class(kind)
+            converter.set_vocab = lambda self: None
+            if name.startswith("qwen3_"):  # these have no layers that draft
+                converter.no_mtp = True
+            converter(folder, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
+        return gguf.GGUFReader(out)
+
+
+def tensors_of(name: str) -> dict[str, np.ndarray]:
+    """Return the weights of a case of `families` by Hugging Face name."""
+    shapes = common.read_json(FAMILIES / name / "tensors.json")
+    tensors = {key: random_tensor(key, tuple(shape)) for key, shape in shapes.items()}
+    computed = FAMILIES / name / "computed.npz"
+    return tensors | (dict(np.load(computed)) if computed.exists() else {})
+
+
+def _llama_cpp() -> tuple[Any, Any, Any]:
+    """Import llama.cpp's modules, whose gguf comes before an installed one."""
+    folder = os.environ.get("LLAMA_CPP")
+    if not folder:
+        sys.exit("LLAMA_CPP must name llama.cpp's folder: see converted --about")
+    sys.path[:0] = [folder, f"{folder}/gguf-py"]
+    logging.disable(logging.CRITICAL)
+    import conversion
+    import gguf
+    import torch
+
+    return conversion, gguf, torch
