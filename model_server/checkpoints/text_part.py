@@ -55,6 +55,7 @@ _OUTER_ONLY = ("text_config", "model_type", "architectures")
 # What is not the text model's, so that the outer config.json says it where both do.
 _OUTER_FIRST = (
     "bos_token_id",
+    "compression_config",
     "dtype",
     "eos_token_id",
     "pad_token_id",

@@ -107,7 +107,8 @@ def _write(
 def write_beside(source: Checkpoint, folder: Path, dtypes: Mapping[str, str]) -> None:
     """Write the files; `dtypes` gives each tensor's number format. The folder must exist."""
     config = source.config | {"torch_dtype": _main_dtype(dtypes)}
-    config.pop("quantization_config", None)  # tensors are written unquantised
+    for key in ("quantization_config", "compression_config"):
+        config.pop(key, None)  # tensors are written unquantised
     _write_json(folder / "config.json", config)
     _write_tokenizer(source, folder)
 

@@ -51,6 +51,7 @@ _ORIGIN = ignored(
     "custom_pipelines",
     "dtype",
     "is_llama_config",
+    "compression_config",
     "model_type",
     "quantization_config",
     "tf_legacy_loss",

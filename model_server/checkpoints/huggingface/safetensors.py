@@ -34,6 +34,8 @@ from sax.errors import CheckpointError
 
 # Integer and mask buffers that old exporters saved although the configuration implies them.
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
+# The first releases of compressed-tensors called it the latter.
+_QUANTISED = ("quantization_config", "compression_config")
 _TOKEN_MAP = "d2t"  # of a draft head: whole numbers, which float32 holds as they are
 
 
@@ -81,7 +83,7 @@ class SafetensorsCheckpoint:
                 f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "
                 f"supported are {', '.join(DTYPES)}"
             )
-        return str(DTYPES[tensor.dtype])
+        return "float32" if tensor.dtype == "F64" else str(DTYPES[tensor.dtype])
 
     def nbytes(self, name: str) -> int:
         packed = self._packed.get(name)
@@ -93,7 +95,8 @@ class SafetensorsCheckpoint:
         packed = self._packed.get(name)
         if packed is None:
             self.dtype(name)  # raises for integer tensors
-            return self._stored.read(name, region, out)
+            found = self._stored.read(name, region, out)
+            return found.astype(np.float32) if found.dtype == np.float64 else found
         *rows, columns = region or whole(packed.shape)
         step = packed.step
         start, stop = columns.start // step * step, -(-columns.stop // step) * step
@@ -128,9 +131,9 @@ class SafetensorsCheckpoint:
 def _quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return how the weights are quantised, wherever the folder says it."""
     inner = config.get("text_config")
-    found = config.get("quantization_config")
-    if found is None and isinstance(inner, Mapping):
-        found = inner.get("quantization_config")
+    places = (config, inner) if isinstance(inner, Mapping) else (config,)
+    given = (each.get(key) for each in places for key in _QUANTISED)
+    found = next((each for each in given if each is not None), None)
     if found is None:
         found = read_json(folder / "hf_quant_config.json", missing={})
     if not isinstance(found, Mapping):

@@ -21,6 +21,7 @@ from sax.errors import CheckpointError
 MAX_HEADER = MOST_JSON  # a third of the format's own limit; a thousand times a usual header
 _MAX_DIMENSIONS = 16
 DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),  # read as float32
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),

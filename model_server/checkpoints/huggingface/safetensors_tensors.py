@@ -169,34 +169,33 @@ class StoredTensors:
         shard_of = read_json(path).get("weight_map")
         if not isinstance(shard_of, dict) or not all(map(_is_file_name, shard_of.values())):
             raise CheckpointError(f"{path} has no weight_map of tensor names to file names")
-        names_in: dict[str, set[str]] = {}
-        for name, shard in shard_of.items():
-            names_in.setdefault(shard, set()).add(name)
-        if len(names_in) > (most := _most_shards()):
+        shards = sorted(set(shard_of.values()))
+        if len(shards) > (most := _most_shards()):
             raise CheckpointError(
-                f"{path} names {len(names_in)} files; at most {most} are opened here, half of what "
+                f"{path} names {len(shards)} files; at most {most} are opened here, half of what "
                 "this process may have open (ulimit -n)"
             )
         tensors: dict[str, StoredTensor] = {}
-        for shard, listed in sorted(names_in.items()):
-            if found := self._open_file(shard):
-                self._check_shard(path, shard, listed, found)
+        whole = True
+        for shard in shards:
+            found = self._open_file(shard)
+            whole = whole and bool(found)
+            self._check_apart(shard, tensors, found)
             tensors |= found
-        return tensors
-
-    def _check_shard(
-        self, index: Path, shard: str, listed: set[str], found: Collection[str]
-    ) -> None:
-        if missing := sorted(listed - set(found)):
+        if whole and (missing := sorted(set(shard_of) - set(tensors))):
             text = (
-                f"{index.parent / shard} lacks {len(missing)} tensors that {index.name} says it "
-                f"has, the first is {missing[0]}"
+                f"the files beside {path} lack {len(missing)} tensors that it lists, the first is "
+                f"{missing[0]} of {shard_of[missing[0]]}"
             )
             self._on_error(CheckpointError(text))
-        if extra := sorted(set(found) - listed):
+        return tensors
+
+    def _check_apart(self, shard: str, others: Collection[str], found: Collection[str]) -> None:
+        """As in transformers, a tensor counts wherever it lies; but it may lie only once."""
+        if twice := sorted(set(found) & set(others)):
             text = (
-                f"{index.parent / shard} has {len(extra)} tensors that {index.name} does not list "
-                f"there, the first is {extra[0]}: the files belong to different checkpoints"
+                f"{self._folder / shard} has {len(twice)} tensors that another file has, too, the "
+                f"first is {twice[0]}: the files belong to different checkpoints"
             )
             self._on_error(CheckpointError(text))
 

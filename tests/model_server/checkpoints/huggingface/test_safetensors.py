@@ -3,13 +3,14 @@
 import contextlib
 import json
 import resource
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
 from sax.errors import CheckpointError
@@ -142,22 +143,50 @@ def test_a_file_cut_while_it_is_open_is_an_error_not_a_crash(folder: Path) -> No
         checkpoint.read(last)
 
 
-def test_a_shard_that_lacks_a_listed_tensor_is_named(tmp_path: Path) -> None:
+def test_a_listed_tensor_that_no_shard_has_is_named(tmp_path: Path) -> None:
     folder = write_tiny(tmp_path / "x", shards=2)
     index = json.loads((folder / INDEX).read_text())
     index["weight_map"]["model.extra"] = "model-00001-of-00002.safetensors"
     write_json(folder / INDEX, index)
-    with pytest.raises(CheckpointError, match=r"00001-of-00002.*lacks 1 .*model\.extra"):
+    with pytest.raises(CheckpointError, match=r"lack 1 tensors .*model\.extra of model-00001"):
         SafetensorsCheckpoint(folder)
 
 
-def test_a_shard_with_an_unlisted_tensor_is_named(tmp_path: Path) -> None:
+def test_a_tensor_counts_wherever_it_lies(tmp_path: Path) -> None:
+    """As in transformers: the index may leave one out, or name another shard."""
     folder = write_tiny(tmp_path / "x", shards=2)
     index = json.loads((folder / INDEX).read_text())
-    del index["weight_map"]["model.norm.weight"]
+    norm = index["weight_map"].pop("model.norm.weight")
+    other = next(shard for shard in index["weight_map"].values() if shard != norm)
+    moved = next(name for name, shard in index["weight_map"].items() if shard == norm)
+    index["weight_map"][moved] = other
     write_json(folder / INDEX, index)
-    with pytest.raises(CheckpointError, match=r"does not list.*model\.norm"):
+    with closing(SafetensorsCheckpoint(folder)) as checkpoint:
+        assert {"model.norm.weight", moved} <= set(checkpoint.names())
+
+
+def test_a_tensor_in_two_shards_is_named(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "x", shards=2)
+    first, second = sorted(folder.glob("model-*.safetensors"))
+    name = sorted(load_file(first))[0]
+    save_file(load_file(second) | {name: load_file(first)[name]}, second)
+    with pytest.raises(CheckpointError, match=f"1 tensors that another file has, too.*{name}"):
         SafetensorsCheckpoint(folder)
+
+
+def test_float64_is_read_as_float32(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "x")
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: values.astype(np.float64) for name, values in weights.items()}, path)
+    with closing(SafetensorsCheckpoint(folder)) as checkpoint:
+        for name, values in weights.items():
+            assert checkpoint.dtype(name) == "float32"
+            found = checkpoint.read(name)
+            assert found.dtype == np.float32
+            np.testing.assert_array_equal(found, values)
+            into = np.empty(values.shape, np.float32)
+            np.testing.assert_array_equal(checkpoint.read(name, None, into), values)
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
@@ -221,3 +250,12 @@ def test_what_transformers_5_writes_reads_like_what_older_ones_wrote() -> None:
     assert "rope_theta" not in config_of("llama_rope_parameters")
     for key in ("rope_theta", "rope_scaling", "torch_dtype"):
         assert newer[key] == older[key]
+
+
+@each_case("key", ["quantization_config", "compression_config"])
+def test_either_key_says_how_weights_are_quantised(
+    key: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = write_tiny(tmp_path_factory.mktemp(key) / "x", **{key: {"quant_method": "unheard of"}})
+    with pytest.raises(CheckpointError, match="quant_method 'unheard of'"):
+        SafetensorsCheckpoint(folder)
