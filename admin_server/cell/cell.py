@@ -108,7 +108,7 @@ class Cell:
             modelets, self._still_leads, ledger.deposed.set, clock, self.recent_events
         )
         self.canaries = Canaries(ledger, self._checked, self._commit, clock)
-        self.weights = WeightsOfReplicas(self.find, lambda *asked: modelets.weights(*asked))
+        self.weights = WeightsOfReplicas(self.find, modelets)
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
+from admin_server.cell.modelets import Modelets
 from sax.errors import ModelNotReady, SaxError
 from sax.types import PublishedModel, ServableStatus
 from sax.weights import ReplicaWeights, WeightChange
-
-Ask = Callable[[str, WeightChange], Awaitable[ReplicaWeights]]
 
 
 class WeightsOfReplicas:
     """The weights of one cell's models. Nothing of them is recorded: a replica that starts anew has
     the checkpoint that its model is published with."""
 
-    def __init__(self, find: Callable[[str], PublishedModel], ask: Ask) -> None:
+    def __init__(self, find: Callable[[str], PublishedModel], modelets: Modelets) -> None:
         self._find = find
-        self._ask = ask
+        self._modelets = modelets
 
     async def change(self, change: WeightChange) -> list[ReplicaWeights]:
         """Ask all ready replicas, and return what each of them has then.
@@ -40,7 +39,7 @@ class WeightsOfReplicas:
 
     async def _one(self, address: str, change: WeightChange) -> ReplicaWeights | SaxError:
         try:
-            return await self._ask(address, change)
+            return await self._modelets.weights(address, change)
         except SaxError as exc:
             return exc
 

@@ -90,15 +90,15 @@ def moved(
     """
 
     def loss(weights: policy.Weights) -> tuple[jax.Array, jax.Array]:
-        plain = policy.log_probabilities(weights, ids)[:, -DIGITS:]
+        plain = policy.log_probabilities(weights, jnp.asarray(ids))[:, -DIGITS:]
         value = logprobs + plain - jax.lax.stop_gradient(plain)  # their value, its gradient
         ratio = jnp.exp(value - logprobs)
         return -jnp.mean(ratio * advantages[:, None]), plain
 
     gradient, plain = jax.grad(loss, has_aux=True)(weights)
     changes, state = OPTIMISER.update(gradient, state, weights)
-    weights = optax.apply_updates(weights, changes)
-    return Moved(weights, state, policy.served(weights), plain)
+    after: Any = optax.apply_updates(weights, changes)
+    return Moved(after, state, policy.served(after), plain)
 
 
 def train(sampler: PolicySampler, steps: int, seed: int = 0) -> Iterator[Step]:
@@ -132,7 +132,7 @@ def _advantages(rewards: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--model", help="a published model, in place of a sampler in this process")
     parser.add_argument("--write", type=Path, help="write the first checkpoint there, and end")

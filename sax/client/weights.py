@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ class WeightCalls:
 
 
 @contextmanager
-def _shared(arrays: Mapping[str, Any]) -> Iterator[str]:
+def _shared(arrays: Mapping[str, Any]) -> Generator[str]:
     """Lay arrays into shared memory as a safetensors file, until they were read; yield its name."""
     name = f"sax-weights-{secrets.token_hex(12)}"
     path = _SHARED / name
