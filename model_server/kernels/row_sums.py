@@ -1,8 +1,8 @@
-"""Sums over the last dimension, and what is made of them: the same bits for any number of rows.
+"""Sums over the last dimension whose bits on CPUs depend less on the number of rows than XLA's own.
 
 XLA:CPU adds the numbers of a row in an order that depends on how many rows there are, so a token's
-norm would depend on its batch. A product with ones does not, from two columns on. On other
-platforms these are XLA's own sums.
+norm would depend on its batch. A product with ones did not in rows of 16 numbers and more; in very
+short rows it may. On other platforms these are XLA's own sums.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def row_mean(x: jax.Array) -> jax.Array:
 def row_softmax(x: jax.Array) -> jax.Array:
     """Return f32[..., D], the softmax of each row; -inf gets nothing."""
     # What is summed and what is divided are one array: XLA would compute the exponential twice, in
-    # loops of its own, with other bits.
+    # loops of its own, with other bits. Its bits still depend on the shape in some sizes.
     weights = lax.optimization_barrier(jnp.exp(x - x.max(-1, keepdims=True)))
     return weights / row_sum(weights)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ REQUESTS = 32
 SLOTS = 32
 LONGEST = 600  # tokens of a prompt
 # Weights, and the overrides that make them.
-WEIGHTS: dict[str, dict[str, object]] = {
+WEIGHTS: dict[str, dict[str, Any]] = {
     "bfloat16": {},
     "int8": {"QUANTIZE": "int8"},
     "int8:32": {"QUANTIZE": "int8:32"},
