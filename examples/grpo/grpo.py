@@ -38,7 +38,7 @@ class Answer(Protocol):
 
 
 class PolicySampler(Protocol):
-    """`model_server.sampler.Sampler`, or `examples.grpo.cell.CellSampler`."""
+    """`model_server.serving.sampler.Sampler`, or `examples.grpo.cell.CellSampler`."""
 
     def sample(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, seed: int
@@ -159,7 +159,7 @@ def _sampler(model: str | None) -> Any:
 
         return CellSampler(model)
     from model_server.config import ModelServerConfig
-    from model_server.sampler import Sampler
+    from model_server.serving.sampler import Sampler
 
     folder = Path(tempfile.mkdtemp(prefix="grpo-")) / "policy"
     policy.write_folder(folder, policy.random_weights(0))

@@ -9,7 +9,7 @@ import pytest
 from examples.grpo import policy
 from examples.grpo.grpo import plotted, reward, train
 from model_server.config import ModelServerConfig
-from model_server.sampler import Sampler
+from model_server.serving.sampler import Sampler
 from sax.errors import CheckpointError
 
 
