@@ -6,8 +6,8 @@
 Every step samples groups of answers, rewards them, moves the weights along the policy's gradient
 and gives them to the sampler, which serves on. Tokens are scored again before the gradient, as a
 trainer does: by the program that sampled them, so that with the native CPU kernels both
-log-probabilities are equal, bit for bit, and the ratio of the policies is exactly 1. The gradient is that of the model in plain JAX,
-whose own log-probabilities differ in the last bits (`plain` in the log).
+log-probabilities are equal, bit for bit, and the ratio of the policies is exactly 1. The gradient
+is that of the model in plain JAX, whose own log-probabilities differ (`plain` in the log).
 """
 
 from __future__ import annotations
