@@ -155,6 +155,7 @@ LADDERS: dict[str, list[str]] = {
         "references.py",
         "types.py",
         "passes.py",
+        "weights.py",
         "chat.py",
         "call_form.py",
         "speech",

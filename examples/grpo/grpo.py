@@ -5,9 +5,9 @@
 
 Every step samples groups of answers, rewards them, moves the weights along the policy's gradient
 and gives them to the sampler, which serves on. Tokens are scored again before the gradient, as a
-trainer does: by the program that sampled them, so that both log-probabilities are equal, bit for
-bit, and the ratio of the policies is exactly 1. The gradient is that of the model in plain JAX,
-whose own log-probabilities differ in the last bits (`plain` in the log).
+trainer does: by the program that sampled them, so that with the native CPU kernels both
+log-probabilities are equal, bit for bit, and the ratio of the policies is exactly 1. The gradient
+is that of the model in plain JAX, whose own log-probabilities differ (`plain` in the log).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Answer(Protocol):
 
 
 class PolicySampler(Protocol):
-    """`model_server.sampler.Sampler`, or `examples.grpo.cell.CellSampler`."""
+    """`model_server.serving.sampler.Sampler`, or `examples.grpo.cell.CellSampler`."""
 
     def sample(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, seed: int
@@ -159,7 +159,7 @@ def _sampler(model: str | None) -> Any:
 
         return CellSampler(model)
     from model_server.config import ModelServerConfig
-    from model_server.sampler import Sampler
+    from model_server.serving.sampler import Sampler
 
     folder = Path(tempfile.mkdtemp(prefix="grpo-")) / "policy"
     policy.write_folder(folder, policy.random_weights(0))

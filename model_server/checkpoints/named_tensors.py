@@ -24,7 +24,7 @@ _SHARED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _FLOATS = {str(dtype) for dtype in DTYPES.values()}
 
 
-class Stored(Protocol):
+class TensorsByName(Protocol):
     """Where named tensors lie."""
 
     @property
@@ -61,7 +61,7 @@ class GivenArrays:
         """Keeps nothing open."""
 
 
-class StoredFile:
+class SingleTensorFile:
     """A safetensors file."""
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class NamedTensors:
     format = "safetensors"
     folder: Path | None = None
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: TensorsByName) -> None:
         """Raises CheckpointError naming a tensor of another dtype than a float."""
         self.config: dict[str, Any] = {}
         self.generation_config: dict[str, Any] = {}

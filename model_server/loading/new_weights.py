@@ -19,7 +19,7 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without_p
 from model_server.checkpoints.named_tensors import (
     GivenArrays,
     NamedTensors,
-    StoredFile,
+    SingleTensorFile,
     shared_memory,
 )
 from model_server.checkpoints.roots import local_place
@@ -37,7 +37,7 @@ GIVEN: dict[str, Mapping[str, Any]] = {}  # arrays by name, under the NAME of `m
 _NAMED = 3  # tensors that one error names
 
 
-class _Placed(NamedTuple):
+class _ReplacedWeight(NamedTuple):
     """A declared weight, and the place of its first leaf among the runner's."""
 
     declared: Declaration
@@ -82,11 +82,11 @@ class HostWeights:
         elif scheme == "shm":
             file = shared_memory(name)
             self._opener.place(str(file), _quiet)
-            with closing(NamedTensors(StoredFile(file))) as shared:
+            with closing(NamedTensors(SingleTensorFile(file))) as shared:
                 yield shared
         elif (file := _single_file(source)) is not None:
             self._opener.place(source, _quiet)
-            with closing(NamedTensors(StoredFile(file))) as stored:
+            with closing(NamedTensors(SingleTensorFile(file))) as stored:
                 yield stored
         else:
             with self._opener.opener(_quiet)(source) as checkpoint:
@@ -106,7 +106,7 @@ class HostWeights:
         places = [each.first + at for each in wanted for at in range(len(each.declared.leaves))]
         return {place: as_bytes(array) for place, array in zip(places, arrays, strict=True)}
 
-    def _check_form(self, checkpoint: Checkpoint, wanted: Sequence[_Placed]) -> None:
+    def _check_form(self, checkpoint: Checkpoint, wanted: Sequence[_ReplacedWeight]) -> None:
         """Raise CheckpointError for a weight that is kept as stored, and is stored otherwise."""
         there = set(checkpoint.names())
         for each in wanted:
@@ -132,21 +132,21 @@ class HostWeights:
             )
 
 
-def _weights(declarations: Sequence[Declaration]) -> list[_Placed]:
+def _weights(declarations: Sequence[Declaration]) -> list[_ReplacedWeight]:
     """Return all weights but the places of adapters."""
-    placed: list[_Placed] = []
+    placed: list[_ReplacedWeight] = []
     first = 0
     for declared in declarations:
         if declared.low_rank is None:
-            placed.append(_Placed(declared, first))
+            placed.append(_ReplacedWeight(declared, first))
         first += len(declared.leaves)
     return placed
 
 
-def _given(wanted: Sequence[_Placed], there: set[str]) -> list[_Placed]:
+def _given(wanted: Sequence[_ReplacedWeight], there: set[str]) -> list[_ReplacedWeight]:
     """Return the weights that are there. Raises CheckpointError if one is there in part, or none
     uses a tensor."""
-    chosen: list[_Placed] = []
+    chosen: list[_ReplacedWeight] = []
     for each in wanted:
         names = set(each.declared.source.names)
         if names <= there:

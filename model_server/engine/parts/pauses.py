@@ -17,7 +17,7 @@ from sax.weights import Pausing
 Made = TypeVar("Made")
 
 
-class _Job(NamedTuple):
+class _PausedJob(NamedTuple):
     do: Callable[[], Any]
     pausing: Pausing
     done: Future[Any]
@@ -38,7 +38,7 @@ class Pauses(EnginePart[None]):
         self.reached = False  # nothing is in flight, and no step is scheduled
         self._post = post
         self._flush = flush
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_PausedJob] = deque()
         self._held = False  # until `release`
         self._waited_for: set[Future[Any]] = set()
 
@@ -52,7 +52,7 @@ class Pauses(EnginePart[None]):
         self._waited_for.add(done)
         done.add_done_callback(self._waited_for.discard)
         try:
-            self._post(lambda: self._jobs.append(_Job(job, pausing, done)))
+            self._post(lambda: self._jobs.append(_PausedJob(job, pausing, done)))
         except BaseException:
             done.cancel()
             raise
@@ -110,7 +110,7 @@ class Pauses(EnginePart[None]):
         self.reached = True
         return True
 
-    def _do(self, job: _Job) -> None:
+    def _do(self, job: _PausedJob) -> None:
         if not job.done.set_running_or_notify_cancel():
             return
         self._flush()

@@ -28,12 +28,12 @@ from sax.errors import InvalidRequest, Unavailable
 from sax.types import ModelSpec, Progress
 from sax.weights import PUBLISHED, Pausing, WeightRun, add_run
 
-__all__ = ["Sampled", "Sampler"]
+__all__ = ["SampledAnswer", "Sampler"]
 
 _SCORED = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-class Sampled(NamedTuple):
+class SampledAnswer(NamedTuple):
     """One answer."""
 
     tokens: tuple[int, ...]
@@ -106,7 +106,7 @@ class Sampler:
         temperature: float = 1.0,
         seed: int = 0,
         stop_ids: Sequence[int] = (),
-    ) -> list[Sampled]:
+    ) -> list[SampledAnswer]:
         """Answer every prompt of token ids; the n-th draws with seed + n. Raises as the engine."""
         asked = [
             EngineRequest(
@@ -118,7 +118,7 @@ class Sampler:
             for number, prompt in enumerate(prompts)
         ]
         return [
-            Sampled(tuple(each.tokens), tuple(each.logprobs), tuple(each.runs))
+            SampledAnswer(tuple(each.tokens), tuple(each.logprobs), tuple(each.runs))
             for each in self._answers(asked)
         ]
 
