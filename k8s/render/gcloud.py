@@ -14,7 +14,13 @@ _RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/mani
 
 
 # Older ones have faults that k8s/doctor names; docs/how_to/kubernetes.md asks for these.
-LEAST = {"jobset": "0.11.0", "lws": "0.5.0", "kueue": "0.15.0"}
+LEAST = {
+    "jobset": "0.11.0",
+    "lws": "0.5.0",
+    "kueue": "0.15.0",
+    "keda": "2.17.0",
+    "pathwaysjob": "0.1.4",
+}
 
 
 def install_command(project: str) -> str:

@@ -32,6 +32,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.running.adapters import AdapterFiles, Adapters
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.encoder import Encoder
+from model_server.engine.running.new_weights import NewWeights
 from model_server.engine.running.ops import Runner
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.running.runner_part import RunnerPart
@@ -52,6 +53,8 @@ from model_server.loading.draft_loading import (
 from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
+from model_server.loading.new_weights import HostWeights
+from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
@@ -82,6 +85,7 @@ class LanguageLoad:
     deployment: Deployment
     spans_hosts = False
     order: str | None = None  # of programs over hosts; None: no host waits for another
+    fixed = "it is in stages (NUM_STAGES)"  # why its weights cannot change; "": they can
     others: Sequence[Runner] = ()  # lanes beside the first, once built
 
     def __init__(
@@ -182,6 +186,8 @@ class LmLoad(LanguageLoad):
         if (traffic := self.port or self.traffic) is not None:
             draft = next((part for part in parts if isinstance(part, DraftModel)), None)
             parts.append(MovablePages(traffic, draft))
+        opener = CheckpointOpener(self._config.checkpoint_roots, self._config.open_seconds)
+        parts.append(NewWeights(HostWeights(deployment, opener), deployment.allocate_pages))
         pages = deployment.allocate_pages()
         runner = ModelRunner(deployment.program, leaves, pages, buckets, parts)
         self.leaves = runner.leaves
@@ -189,6 +195,18 @@ class LmLoad(LanguageLoad):
         if self._ready is not None:
             self._ready.tell("steps")
         return runner
+
+    @property
+    def fixed(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why its weights cannot change: others hold them, or what was computed with them."""
+        draft, traffic = self.deployment.recipe.draft, self.port or self.traffic
+        reasons = {
+            "a draft head computes with them (SPECULATION)": draft is not None and draft.is_head,
+            "an encoder of images or sounds belongs to them": self.deployment.encoder is not None,
+            "TASKS beside generate compute with them": self.beside is not None,
+            "other servers compute its prompts (--prefill_servers)": traffic is not None,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def disaggregation(self, runner: Runner, transfers: Transfers) -> Disaggregation:
         """Return what disaggregated prefill needs; both arguments cover every host."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin_server.__main__ import parse
-from sax.container import ROLES, command
+from sax.container import ROLES, USAGE, command
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 
@@ -118,6 +119,14 @@ def test_a_gateway_keeps_files_in_the_cells_storage_elsewhere_or_nowhere() -> No
 def test_who_is_told_of_the_admin_looks_for_it_nowhere(role: str) -> None:
     environ = {"GSBUCKET": "BUCKET_NAME", "SAX_ADMIN": "admin:10000"}
     assert command(role, (), environ)[1] == environ
+
+
+def test_the_page_names_every_variable_of_the_help() -> None:
+    helped = re.findall(r"^  ([A-Z][A-Z_]+) ", USAGE, re.MULTILINE)
+    page = (ROOT / "docs" / "how_to" / "images.md").read_text()
+    named = re.findall(r"`([A-Z][A-Z_]+)`", page.partition("| variable |")[2])
+    assert "SAX_FILES" in helped
+    assert {*helped} <= {*named}
 
 
 def test_an_empty_variable_is_not_set_and_stays_as_it_is() -> None:

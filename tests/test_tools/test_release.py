@@ -22,6 +22,7 @@ from tests.tools.release.cutting import (
     version_of,
 )
 from tests.tools.release.distributions import SUMS, write_sums, wrong_with, wrong_with_library
+from tests.tools.release.provenance import statement
 from tests.tools.release.tree import copy_tree, cut
 
 CHANGELOG = """# Changelog
@@ -78,17 +79,46 @@ def test_images_get_the_tag_of_the_release_and_others_stay() -> None:
     )
 
 
+def test_a_chart_gets_the_version_of_the_release_and_keeps_that_of_its_form() -> None:
+    text = "apiVersion: v2\nversion: 0.1.0\nappVersion: 0.1.0\nminVersion: 0.1.0\n"
+    assert cut_images(text, "0.1.0", "2.0.0") == (
+        "apiVersion: v2\nversion: 2.0.0\nappVersion: 2.0.0\nminVersion: 0.1.0\n"
+    )
+
+
+def test_a_statement_names_the_files_the_commit_and_what_built_them() -> None:
+    given = {
+        "sums": {"a.whl": "ab" * 32},
+        "tag": "v2.0.0",
+        "repository": "https://code.example/sax",
+        "builder": "make release-dry-run",
+        "times": ("2026-11-29T04:00:00+00:00", "2026-11-29T04:10:00+00:00"),
+        "packages": {"build": "1.2.0"},
+    }
+    made = statement(commit="0123456789ab", **given)
+    assert made["_type"] == "https://in-toto.io/Statement/v1"
+    assert made["subject"] == [{"name": "a.whl", "digest": {"sha256": "ab" * 32}}]
+    sources, package = made["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert sources["digest"] == {"gitCommit": "0123456789ab"}
+    assert sources["uri"] == "git+https://code.example/sax"
+    assert package == {"uri": "pkg:pypi/build@1.2.0"}
+    dirty = statement(commit="0123456789ab-dirty", **given)
+    assert dirty["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"] == {}
+
+
 def test_a_cut_tree_bears_no_other_version_of_its_images(tmp_path: Path) -> None:
     old = version_in((ROOT / "pyproject.toml").read_text())
     for name in ("pyproject.toml", "CHANGELOG.md", "Dockerfile"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    for file in (ROOT / "k8s").rglob("*.yaml"):
+    for file in (*(ROOT / "k8s").rglob("*.yaml"), *(ROOT / "examples").rglob("*.sh")):
         copy = tmp_path / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     cut(tmp_path, "9.8.7", "2026-11-29")
     texts = {
-        file: file.read_text() for file in (*tmp_path.rglob("*.yaml"), tmp_path / "Dockerfile")
+        file: file.read_text()
+        for pattern in ("**/*.yaml", "**/*.sh", "Dockerfile")
+        for file in tmp_path.glob(pattern)
     }
     tag = re.compile(r"sax-[\w-]+:\d+\.\d+\.\d+")
     tagged = [found for text in texts.values() for found in tag.findall(text)]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # instruction sets, or XLA's kernels
 _FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax
+_MAJOR = 1000  # of an interface's version, as choice_handlers.cc returns it
 
 
 class Opened(NamedTuple):
@@ -42,12 +43,20 @@ def load(functions: Iterable[str] = ()) -> Opened:
         loaded.sax_cpu_name.restype = ctypes.c_char_p
     except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
         return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
-    # XLA would refuse it when its CPU client starts, and the client with it.
     if (theirs := _interface_of_jaxlib()) is None:
         return Opened(None, "jaxlib, which calls the native kernels, is not installed")
-    if interface != theirs:
+    if not fits(interface, theirs):
         return Opened(None, "the native kernels are for another jaxlib, build them again")
     return Opened(loaded)
+
+
+def fits(interface: int, theirs: int) -> bool:
+    """Return True if a jaxlib of the interface `theirs` calls a library built for `interface`.
+
+    XLA calls libraries of its own and older minor versions. It refuses others when its CPU client
+    starts, and ends the client with them.
+    """
+    return interface // _MAJOR == theirs // _MAJOR and interface <= theirs
 
 
 def instruction_set(loaded: ctypes.CDLL) -> str:
@@ -56,7 +65,7 @@ def instruction_set(loaded: ctypes.CDLL) -> str:
 
 
 def _interface_of_jaxlib() -> int | None:
-    """Return the version of XLA's interface, 1000 times the major number plus the minor."""
+    """Return the version of XLA's interface, _MAJOR times the major number plus the minor."""
     found = importlib.util.find_spec("jaxlib")
     if found is None or found.origin is None:
         return None
@@ -65,7 +74,7 @@ def _interface_of_jaxlib() -> int | None:
         r"^#define XLA_FFI_API_M(?:AJ|IN)OR (\d+)$", header.read_text(), re.MULTILINE
     )
     major, minor = map(int, numbers)
-    return major * 1000 + minor
+    return major * _MAJOR + minor
 
 
 def _file() -> Path | None:

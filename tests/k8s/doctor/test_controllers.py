@@ -142,17 +142,21 @@ def test_an_older_kueue_is_told_of() -> None:
         ("registry.k8s.io/kueue/kueue:v0.19.1", ["kueue#13968"]),
         ("registry.k8s.io/kueue/kueue:v0.18.6", []),
         ("registry.k8s.io/kueue/kueue:v0.19.2", []),
+        ("ghcr.io/kedacore/keda:2.16.1", ["keda#6464"]),
+        ("ghcr.io/kedacore/keda:2.17.0", []),
+        ("registry.example/pathways-job:v0.1.3", ["not looked for"]),
+        ("registry.example/pathways-job:v0.1.4", []),
     ],
 )
 def test_releases_with_known_faults_are_told_of(image: str, issues: list[str]) -> None:
     project = image.split("/")[-1].partition(":")[0]
-    texts = [
-        each.text
-        for each in outdated("", controller(f"{project}-controller-manager", "", 1, image))
-    ]
-    assert len(texts) == bool(issues)
-    assert all(issue in texts[0] for issue in issues)
-    assert "".join(texts).count("(kubernetes-sigs/") == sum("#" in each for each in issues)
+    name = "keda-operator" if project == "keda" else f"{project}-controller-manager"
+    found = list(outdated("", controller(name, "", 1, image)))
+    assert len(found) == bool(issues)
+    assert all(issue in found[0].text for issue in issues)
+    assert all(project in each.remedy for each in found)
+    told_of = "".join(each.text for each in found)
+    assert told_of.count("#") == sum("#" in each for each in issues)
 
 
 def test_an_old_controller_is_a_warning_with_the_command_that_installs_a_new_one() -> None:

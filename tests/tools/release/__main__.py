@@ -6,20 +6,26 @@
     python -m tests.tools.release notes v0.2.0              # print its section of the changelog
 
 `rehearse` copies the tree, cuts the version there, builds the sdist, wheels for Linux x86-64 and
-arm64 (Zig compiles both) and one for other machines, checks them, installs this machine's wheel
-into an empty environment, asks the model there, and writes the SBOM of that environment and the
-sums of all files. It needs the dependency group `release`.
+arm64 (Zig compiles both) and one for other machines, checks them, packs the Helm chart, installs
+this machine's wheel into an empty environment, asks the model there, and writes the SBOM of that
+environment, the statement of where the files come from and the sums of all. It says how long each
+took. It needs the dependency group `release`.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version as version_here
 from pathlib import Path
 
 from tests.house import ROOT
@@ -27,15 +33,20 @@ from tests.tools.release.cutting import CannotCut, notes_of, version_of
 from tests.tools.release.distributions import (
     MACHINES,
     SUMS,
+    build_chart,
     build_sdist,
     build_wheels,
+    sums_of,
     write_sums,
     wrong_with,
 )
 from tests.tools.release.installed import Environment, environment
+from tests.tools.release.provenance import FILE as PROVENANCE
+from tests.tools.release.provenance import statement
 from tests.tools.release.tree import commit_of, copy_tree, cut
 
-_MADE = ("*.whl", "*.tar.gz", "NOTES.md", "sbom.cdx.json", SUMS)
+_MADE = ("*.whl", "*.tar.gz", "sax-*.tgz", "NOTES.md", "sbom.cdx.json", PROVENANCE, SUMS)
+_BUILDERS = ("build", "helm-python-sdk", "jaxlib", "setuptools", "ziglang")
 _REPOSITORY = "SAX_REPOSITORY"  # the address that the metadata of a release names
 
 
@@ -58,23 +69,46 @@ def main() -> int:
 
 
 def _rehearse(given: argparse.Namespace) -> None:
-    version = version_of(given.tag)
+    version, began = version_of(given.tag), _now()
+    repository = os.environ.get(_REPOSITORY, "")
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(ROOT, Path(folder) / "tree")
-        cut(tree, version, _today(), os.environ.get(_REPOSITORY, ""))
-        wheels = _build(tree, given.to, given.machines)
+        cut(tree, version, _today(), repository)
+        with _timed("sdist and wheels"):
+            wheels = _build(tree, given.to, given.machines)
+        build_chart(tree, given.to)
         notes = notes_of((tree / "CHANGELOG.md").read_text(), version)
-    (given.to / "NOTES.md").write_text(f"{notes}\n")
     packages = (str(each) for each in given.to.iterdir() if each.suffix in (".whl", ".gz"))
     subprocess.run((sys.executable, "-m", "twine", "check", "--strict", *packages), check=True)
     here = next(each for each in wheels if _fits(each))
     with tempfile.TemporaryDirectory() as folder:
-        installed = environment(Path(folder), f"{here}[cpu]")
-        _try(installed, given.model)
-        _write_bill(installed, given.to / "sbom.cdx.json")
+        with _timed("installation"):
+            installed = environment(Path(folder), f"{here}[cpu]")
+        with _timed("first answer"):
+            _try(installed, given.model)
+        bill = _bill(installed)
+    told = statement(
+        sums_of(given.to),
+        tag=given.tag,
+        commit=commit_of(ROOT),
+        repository=repository,
+        builder=os.environ.get("GITHUB_WORKFLOW_REF", "make release-dry-run"),
+        times=(began, _now()),
+        packages={name: version_here(name) for name in _BUILDERS},
+    )
+    (given.to / "NOTES.md").write_text(f"{notes}\n")
+    (given.to / "sbom.cdx.json").write_text(bill)
+    (given.to / PROVENANCE).write_text(json.dumps(told, indent=2) + "\n")
     write_sums(given.to)
     for each in sorted(given.to.iterdir()):
         print(f"{each.stat().st_size:>12,}  {each.name}")
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _build(tree: Path, to: Path, machines: list[str]) -> list[Path]:
@@ -101,10 +135,11 @@ def _try(installed: Environment, model: Path) -> None:
         sys.exit("the installed wheel does not answer")
 
 
-def _write_bill(installed: Environment, to: Path) -> None:
-    """Write the packages of an environment, their versions, licences and hashes (CycloneDX)."""
-    words = ("-m", "cyclonedx_py", "environment", "--output-format", "JSON", "--output-file")
-    subprocess.run((sys.executable, *words, str(to), str(installed.python)), check=True)
+def _bill(installed: Environment) -> str:
+    """Return the packages of an environment, their versions, licences and hashes (CycloneDX)."""
+    words = ("-m", "cyclonedx_py", "environment", "--output-format", "JSON", str(installed.python))
+    done = subprocess.run((sys.executable, *words), check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
 
 
 def _fits(wheel: Path) -> bool:
@@ -112,7 +147,11 @@ def _fits(wheel: Path) -> bool:
 
 
 def _today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
+    return _now().partition("T")[0]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _arguments() -> argparse.Namespace:

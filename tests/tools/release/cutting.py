@@ -65,6 +65,8 @@ def notes_of(changelog: str, version: str) -> str:
 
 
 def cut_images(text: str, old: str, new: str) -> str:
-    """Return a manifest, page or Dockerfile with the images' tags of another version."""
+    """Return a manifest, page, Dockerfile or chart with the images' tags of another version."""
     tagged = re.sub(rf"\b({_IMAGE}):{re.escape(old)}(?![\w.])", rf"\g<1>:{new}", text)
-    return tagged.replace(f"ARG VERSION={old}\n", f"ARG VERSION={new}\n")
+    tagged = tagged.replace(f"ARG VERSION={old}\n", f"ARG VERSION={new}\n")
+    of_chart = rf"^((?:appV|v)ersion: ){re.escape(old)}$"
+    return re.sub(of_chart, rf"\g<1>{new}", tagged, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Builds the distributions of a tree: an sdist, and of it one wheel for each kind of machine."""
+"""Builds the distributions of a tree: an sdist, of it a wheel for each kind of machine, a chart."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def build_wheels(sdist: Path, to: Path, machines: Iterable[str], commit: str) ->
     return made
 
 
+def build_chart(tree: Path, to: Path) -> Path:
+    """Pack the Helm chart of a tree; returns its file."""
+    import helm_python as helm  # 80 MB, which only those who release have
+
+    return Path(helm.package(tree / "k8s", destination=to))
+
+
 def wrong_with(wheel: Path) -> list[str]:
     """Return what a wheel lacks or has too much of, by its name."""
     packed = zipfile.ZipFile(wheel)
@@ -88,10 +95,15 @@ def wrong_with_library(library: bytes, machine: str, glibc: int) -> Iterator[str
 
 def write_sums(folder: Path) -> Path:
     """Write the SHA-256 of every other file of a folder, as sha256sum reads them."""
-    files = sorted(each for each in folder.iterdir() if each.is_file() and each.name != SUMS)
-    lines = (f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in files)
+    lines = (f"{digest}  {name}\n" for name, digest in sums_of(folder).items())
     (folder / SUMS).write_text("".join(lines))
     return folder / SUMS
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files of a folder, in hexadecimal, by their names."""
+    files = sorted(each for each in folder.iterdir() if each.is_file() and each.name != SUMS)
+    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
 def _python(words: Iterable[str], variables: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +46,16 @@ class Environment:
 
 
 def environment(folder: Path, *requirements: str) -> Environment:
-    """Make an environment with these requirements, from the index that pip is set to."""
+    """Make an environment with these requirements: by uv, which is quick, or by pip.
+
+    uv does not read pip's settings, so pip follows where uv fails.
+    """
     subprocess.run((sys.executable, "-m", "venv", folder), check=True)
     made = Environment(folder)
+    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    if uv := shutil.which("uv", path=beside):
+        words = ("pip", "install", "--quiet", "--python", made.python, *requirements)
+        if not subprocess.run((uv, *words), check=False).returncode:
+            return made
     made.run("python", "-m", "pip", "install", "--quiet", *requirements, timeout=3600)
     return made

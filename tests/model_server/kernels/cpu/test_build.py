@@ -1,4 +1,4 @@
-"""How wheels are built: for which machines they are, what they bear, and what an sdist holds."""
+"""How wheels are built: for which machines and jaxlibs, what they bear, what an sdist holds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from setuptools import Distribution, Extension
 
 from model_server.kernels.cpu.build import BuildNative, MachineWheel, StampedPackages
+from model_server.kernels.cpu.shared_library import fits
+from tests.each_case import each_case
 from tests.house import ROOT
 
 VARIABLES = ("SAX_BUILD_CPU_KERNELS", "SAX_BUILD_CPU_MACHINE", "SAX_BUILD_COMMIT")
@@ -69,6 +73,30 @@ def test_a_wheel_bears_the_commit_that_is_known(
     command.build_lib = str(tmp_path / "lib")
     command.run()
     assert (tmp_path / "lib" / "sax" / "commit.txt").read_text() == kept
+
+
+def jaxlib_of(texts: list[str | dict[str, str]]) -> SpecifierSet:
+    """Return the versions of jaxlib that a list of requirements asks for."""
+    named = (Requirement(each) for each in texts if isinstance(each, str))
+    return next(each.specifier for each in named if each.name == "jaxlib")
+
+
+def test_what_is_built_has_the_interface_of_the_oldest_jaxlib_that_sax_runs_with() -> None:
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    runs_with = jaxlib_of(whole["project"]["optional-dependencies"]["cpu"])
+    (oldest,) = (each.version for each in runs_with if each.operator == ">=")
+    for builds in (whole["build-system"]["requires"], whole["dependency-groups"]["release"]):
+        assert str(jaxlib_of(builds)) == f"=={oldest}.*"
+
+
+@each_case(
+    "interface, theirs, calls",
+    [(3, 3, True), (3, 5, True), (5, 3, False), (1003, 1004, True), (3, 1003, False)],
+)
+def test_a_jaxlib_calls_libraries_of_its_own_interface_and_of_older_ones(
+    interface: int, theirs: int, calls: bool
+) -> None:
+    assert fits(interface, theirs) is calls
 
 
 def test_an_sdist_holds_every_file_that_the_library_is_compiled_of() -> None:
