@@ -53,6 +53,8 @@ def main(model: str) -> None:
     answer = asked.choices[0].message
     messages.append(answer.model_dump(exclude_none=True))
     for call in answer.tool_calls or []:
+        if call.type != "function":
+            continue
         arguments = json.loads(call.function.arguments)
         result = get_temperature(**arguments)
         print(f"{call.function.name}({arguments}) = {result}")

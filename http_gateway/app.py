@@ -62,8 +62,8 @@ from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.stored import PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
+from http_gateway.operators.open_requests import NotedRequests, OpenRequests
 from http_gateway.operators.routes import OperatorRoutes
-from http_gateway.operators.running import Running, RunningRequests
 from http_gateway.ops import OpsRoutes
 from http_gateway.page.cell import CellRoutes, WatchedCell
 from http_gateway.page.routes import PageRoutes
@@ -110,7 +110,7 @@ def create_app(
     app.openapi = cache(partial(_document, app))
     mcp = mcp or McpServers(urls=read_mcp_servers(config.mcp_servers))
     openai, embeddings, limiter = OpenAiRoutes(backend), EmbeddingRoutes(backend), Limiter()
-    running, cell = RunningRequests(), WatchedCell(client)
+    running, cell = OpenRequests(), WatchedCell(client)
     for routes in (
         OpsRoutes(catalog, metrics, generation, closed=authentication.on),
         DocsRoutes(app.openapi),
@@ -141,7 +141,7 @@ def _add_middleware(
     authentication: Authentication,
     limiter: Limiter,
     tracer: Tracer,
-    running: RunningRequests,
+    running: OpenRequests,
 ) -> None:
     """The last one sees a request first."""
     config, metrics = backend.config, backend.metrics
@@ -149,7 +149,7 @@ def _add_middleware(
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)
-    app.add_middleware(Running, running=running)
+    app.add_middleware(NotedRequests, running=running)
     app.add_middleware(
         Auth,
         authentication=authentication,

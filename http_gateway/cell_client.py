@@ -26,6 +26,7 @@ from sax.types import (
     Tokenized,
     Version,
 )
+from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.extra_inputs import ExtraInputs
 
 
@@ -70,6 +71,12 @@ class CellClient(Protocol):
 
     async def rollback(self, model_id: str, version: str = "") -> str:
         """Return the version that is now wanted."""
+        ...
+
+    async def change_weights(
+        self, change: WeightChange, timeout_s: float = ...
+    ) -> Sequence[ReplicaWeights]:
+        """Change the weights of every ready replica; one that did not follow has an error."""
         ...
 
     async def events(

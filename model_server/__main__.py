@@ -7,6 +7,7 @@ variables that it reads are set.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -80,6 +81,7 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     """Serve until signalled; return True if a step hung."""
+    gc.disable()  # what imports make stays
     from model_server.islands.proxy_backend import BACKEND, is_proxied
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve
@@ -89,6 +91,8 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
         BACKEND.register(os.environ)
         BACKEND.chosen = config.islands
     import_modules(config.imports)
+    gc.freeze()
+    gc.enable()
     with contextlib.suppress(RuntimeError, AssertionError):  # no devices: `serve` says so
         lower_compilers()
     return serve(config, make_loader(config), page) is not None

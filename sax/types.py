@@ -24,6 +24,7 @@ from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.memory_parts import MemoryParts
 from sax.need import Need
+from sax.weights import WeightRun
 
 
 class ServableStatus(StrEnum):
@@ -427,6 +428,8 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int = 0  # so far, among the completion's; counted of divided answers alone
     # In the last chunk: how a finished answer breaks its schema, by what no grammar could hold.
     schema_violation: str = ""
+    # In the last chunk, if the model's weights were changed in place: which computed its tokens.
+    weights: tuple[WeightRun, ...] = ()
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""

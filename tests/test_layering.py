@@ -149,6 +149,7 @@ LADDERS: dict[str, list[str]] = {
         "config.py",
         "canary.py",
         "scaling.py",
+        "look",
         "adapters.py",
         "names.py",
         "references.py",
@@ -171,7 +172,6 @@ LADDERS: dict[str, list[str]] = {
         "finding.py",
         "memory_return.py",
         "format.py",
-        "look",
     ],
 }
 

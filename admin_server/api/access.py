@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from sax.auth.acl import NOBODY, Acl, Principal, parse_acl
 from sax.errors import PermissionDenied, UnsupportedParameter
 from sax.types import ModelSpec, Rights
+from sax.weights import METHOD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,13 @@ class Access:
                 f"{_who(principal)} may not {doing} {spec.model_id}; allowed: {owners} (its "
                 f"admin_acl) and {self.admins} (--admin_acl of the admin server)"
             )
+
+    def check_weights(self, principal: Principal, spec: ModelSpec | None) -> None:
+        """Let those of the model's list for `weights.update` change its weights, beside those who
+        may change the model; its list for all methods does not count."""
+        listed = "" if spec is None else spec.acls.get(METHOD, "")
+        if not parse_acl(listed, "acls").allows(principal):
+            self.check_model(principal, spec, f"change the weights ({METHOD}) of")
 
     def rights(self, principal: Principal, specs: Iterable[ModelSpec]) -> Rights:
         """Return what `check_cell` and `check_model` let a principal change."""

@@ -9,8 +9,9 @@ from admin_server.cell.cell import Cell
 from admin_server.leadership.role import AdminRole
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest
-from sax.proto import cell_pb2, cell_pb2_grpc
+from sax.proto import cell_pb2, cell_pb2_grpc, control_pb2
 from sax.wire.records import encode_event, encode_version
+from sax.wire.weights import decode_weights, encode_replica
 
 SERVICE = "sax.Cell"
 _UUID_BYTES = 16
@@ -82,6 +83,15 @@ class CellService(cell_pb2_grpc.CellServicer):
         self._check(request.model_id, "abort the canary of")
         version = await self._cell.canaries.abort(request.model_id, by=caller().name)
         return cell_pb2.AbortResponse(uuid=bytes.fromhex(version))
+
+    async def Weights(
+        self, request: control_pb2.WeightsRequest, context: Context
+    ) -> cell_pb2.WeightsResponse:
+        change = decode_weights(request)
+        spec = self._cell.ledger.state.models.get(change.model_id)
+        self._access.check_weights(caller(), spec)
+        replicas = await self._cell.weights.change(change)
+        return cell_pb2.WeightsResponse(replicas=map(encode_replica, replicas))
 
     def _check(self, model_id: str, doing: str) -> None:
         self._access.check_model(caller(), self._cell.ledger.state.models.get(model_id), doing)

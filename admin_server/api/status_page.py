@@ -131,17 +131,25 @@ def _server_words(server: JoinedServer) -> str:
 
 
 def _model(model: PublishedModel) -> dict[str, Any]:
-    spec = model.spec
+    spec, row = model.spec, model_row(model, _REPLICAS_SHOWN, None)
+    canary = None
+    if spec.canary is not None and row["canary"] is not None:
+        canary = {**row["canary"], "overrides": _cut_texts(spec.canary.overrides)}
     return {
-        **model_row(model, _REPLICAS_SHOWN, None),
-        "overrides": {key: text[:200] for key, text in spec.overrides.items()},
+        **row,
+        "canary": canary,
+        "overrides": _cut_texts(spec.overrides),
         "revision": spec.revision,
         "asked_replicas": spec.replicas,
         "wanted_replicas": model.wanted,
         "autoscaling": None if spec.autoscaling is None else asdict(spec.autoscaling),
         "warnings": list(model.warnings),
-        "placement": asdict(spec.placement),
+        "placement": {**asdict(spec.placement), "tags": list(spec.placement.tags)},
     }
+
+
+def _cut_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    return {key: text[:200] for key, text in texts.items()}
 
 
 def _server(server: JoinedServer, troubles: Mapping[str, str], now: float) -> dict[str, Any]:

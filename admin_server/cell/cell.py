@@ -25,6 +25,7 @@ from admin_server.cell.modelets import Modelets, check_joining, check_spec, dial
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
 from admin_server.cell.watch import Delta, Recovery, WatchSets
+from admin_server.cell.weights import WeightsOfReplicas
 from admin_server.condition import ChangeSignal
 from admin_server.events import CellEvents
 from admin_server.ledger import versions
@@ -107,6 +108,7 @@ class Cell:
             modelets, self._still_leads, ledger.deposed.set, clock, self.recent_events
         )
         self.canaries = Canaries(ledger, self._checked, self._commit, clock)
+        self.weights = WeightsOfReplicas(self.find, modelets)
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,

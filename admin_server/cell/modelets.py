@@ -32,10 +32,12 @@ from sax.overrides.known_paths import check_names, unknown_path
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.references import parse_reference
 from sax.types import ModelSpec, ServerInfo, ServerStatus, Traffic
+from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.models import encode_load
 from sax.wire.rpc import Reply, open_channel
 from sax.wire.rpc import call as call_once
 from sax.wire.servers import decode_status
+from sax.wire.weights import decode_replica, encode_weights
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,10 @@ class Modelets(Protocol):
 
         Raises InvalidRequest or CheckpointError if no load of the spec there can succeed.
         """
+        ...
+
+    async def weights(self, address: str, change: WeightChange) -> ReplicaWeights:
+        """Change the weights of a model there, and return what they are then."""
         ...
 
     async def close(self, address: str) -> None: ...
@@ -156,6 +162,14 @@ class GrpcModelets:
         )
         return reply.checkpoint
 
+    async def weights(self, address: str, change: WeightChange) -> ReplicaWeights:
+        # No deadline: answers that have begun may have to end first, as with a load.
+        request = encode_weights(change, self._term)
+        answer = control_pb2.ReplicaWeights
+        return decode_replica(
+            await self._control(address, "Weights", request, answer, timeout_s=None)
+        )
+
     async def _control(
         self,
         address: str,
@@ -163,7 +177,7 @@ class GrpcModelets:
         request: Any,
         reply: type[Reply],
         *,
-        timeout_s: float = _CONTROL_TIMEOUT_S,
+        timeout_s: float | None = _CONTROL_TIMEOUT_S,
     ) -> Reply:
         return await call(
             self._channel(address),

@@ -20,7 +20,7 @@ from tests.demo_model import demo_model
 from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
 
 FOLDER = Path(__file__).parent
-NAMES = ("page_chat", "page_cell", "page_narrow", "page_admin")
+NAMES = ("page_chat", "page_compare", "page_cell", "page_operators", "page_narrow", "page_admin")
 WIDE = {"viewport": {"width": 1180, "height": 720}}
 NARROW = {"viewport": {"width": 375, "height": 700}, "color_scheme": "dark"}
 CLIENTS = 10  # more than the slots, so that some wait
@@ -35,6 +35,7 @@ def main() -> None:
         with Cell(plan) as cell, chromium() as browser:
             cell.publish(str(checkpoint), replicas=2)
             chat(browser, cell)
+            compare(browser, cell)
             narrow(browser, cell)
             with load(cell.url):
                 watched(browser, cell)
@@ -49,6 +50,25 @@ def chat(browser: Any, cell: Cell) -> None:
         say(page, "Name three primary colours.", max_tokens=30)
         page.locator(".token").nth(3).hover()
         save(page, "page_chat")
+
+
+def compare(browser: Any, cell: Cell) -> None:
+    """One question to the model with two temperatures, once as tokens."""
+    with tab(browser, cell.url, **WIDE) as page:
+        settle(page)
+        page.click("#tab-compare")
+        for side, temperature in (("left", "0"), ("right", "1.2")):
+            summary = page.locator(f"#compare-{side} .own-settings > summary")
+            summary.click()
+            page.fill(f"#{side}-temperature", temperature)
+            page.fill(f"#{side}-max_tokens", "60")
+            page.set_checked(f"#{side}-probabilities", side == "right")
+            summary.click()
+        page.fill("#compare-prompt", "Why is the sky blue?")
+        page.keyboard.press("Enter")
+        page.locator("#compare-right .message.answer").wait_for()
+        page.wait_for_selector("#compare-send:not([hidden])")
+        save(page, "page_compare")
 
 
 def narrow(browser: Any, cell: Cell) -> None:
@@ -67,6 +87,12 @@ def watched(browser: Any, cell: Cell) -> None:
         page.click("#tab-cell")
         page.wait_for_timeout(WATCHED_MS)
         save(page, "page_cell")
+        page.locator("#keys-part summary").click()
+        page.locator("#requests-part").scroll_into_view_if_needed()
+        page.locator("#requests tr button").first.wait_for()
+        page.evaluate("document.querySelector('#requests-part').scrollIntoView()")
+        page.wait_for_timeout(2500)
+        save(page, "page_operators")
     status = f"http://127.0.0.1:{cell.plan.status_port}/"
     with tab(browser, status, **WIDE) as page:
         page.get_by_text("live", exact=True).wait_for()

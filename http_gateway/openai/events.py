@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from http_gateway.openai.divided_text import Delta, Deltas, finish_of, parser_of
 from http_gateway.openai.logprobs import chat_logprobs
-from http_gateway.openai.reply import Head, Usage, usage_of
+from http_gateway.openai.reply import Head, Usage, usage_of, weights_of
 from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import DONE, event
 from sax.dialects.answer_parser import AnswerParser
@@ -78,6 +78,8 @@ class Events:
         finish += b',"stop_reason":%b,"seed":%b' % told
         if chunk.schema_violation:
             finish += b',"schema_violation":' + _encode(chunk.schema_violation)
+        if chunk.weights:
+            finish += b',"weights":' + _encode(weights_of(chunk))
         return finish
 
     def _token_ids(self, chunk: TokenChunk) -> bytes:

@@ -42,6 +42,17 @@ class Head:
         }
 
 
+class WeightsOfTokens(TypedDict):
+    """Tokens, one after the other, that weights of one version computed."""
+
+    version: str | None  # null: not known, another replica began the answer
+    tokens: int
+
+
+def weights_of(chunk: TokenChunk) -> list[WeightsOfTokens]:
+    return [{"version": run.version or None, "tokens": run.tokens} for run in chunk.weights]
+
+
 @dataclass(slots=True)
 class Transcript:
     """Output of one choice so far."""
@@ -57,6 +68,7 @@ class Transcript:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     schema_violation: str = ""
+    weights: list[WeightsOfTokens] = field(default_factory=list[WeightsOfTokens])
     score: float = 0.0  # sum of log-probabilities
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_token_ids: tuple[int, ...] = ()
@@ -84,6 +96,7 @@ class Transcript:
         self.completion_tokens, self.score = chunk.completion_tokens, chunk.score
         self.reasoning_tokens = chunk.reasoning_tokens
         self.schema_violation = chunk.schema_violation
+        self.weights = weights_of(chunk)
         if chunk.hypotheses:
             self.hypotheses = chunk.hypotheses
             self.completion_tokens = sum(len(each.token_ids) for each in chunk.hypotheses)
@@ -224,6 +237,8 @@ def _ending(transcript: Transcript, shape: Shape) -> dict[str, object]:
         ending["score"] = transcript.beam_score
     if transcript.schema_violation:
         ending["schema_violation"] = transcript.schema_violation
+    if transcript.weights:
+        ending["weights"] = transcript.weights
     return ending | ({"token_ids": transcript.token_ids} if shape.token_ids else {})
 
 
@@ -304,6 +319,8 @@ class ChoiceEnd(TypedDict):
     score: NotRequired[float]  # of a hypothesis of a beam search
     # How a finished answer breaks its schema, by what no grammar could hold
     schema_violation: NotRequired[str]
+    # Of a model whose weights were changed in place
+    weights: NotRequired[list[WeightsOfTokens]]
     token_ids: NotRequired[list[int]]
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from http_gateway.access.record import RequestRecord
 from http_gateway.openapi import ALWAYS, JSON, operation
-from http_gateway.operators.running import KeyUse, Phase, RunningRequest, RunningRequests
+from http_gateway.operators.open_requests import KeyUse, OpenRequest, OpenRequests, Phase
 from http_gateway.page.cell import WatchedCell
 from sax.auth.acl import caller
 from sax.errors import PermissionDenied
@@ -67,7 +67,7 @@ class ShownLog(TypedDict):
 class OperatorRoutes:
     def __init__(
         self,
-        running: RunningRequests,
+        running: OpenRequests,
         cell: WatchedCell,
         trace_url: str = "",
         clock: Callable[[], float] = time.time,
@@ -122,7 +122,7 @@ class OperatorRoutes:
         rights = await self._cell.rights()
         return rights is not None and rights.publish and not caller().limits.models
 
-    def _shown(self, request: RunningRequest) -> ShownRequest:
+    def _shown(self, request: OpenRequest) -> ShownRequest:
         record = request.record
         return {
             "number": request.number,

@@ -26,6 +26,7 @@ from http_gateway.saxml.schema import (
     PublishBody,
     RollbackBody,
     UpdateBody,
+    WeightsBody,
 )
 from sax.fields.field import RequestField, RequestRoute
 from sax.fields.table import MODEL_BYTES, MOST_REPLICAS, field
@@ -78,6 +79,20 @@ class NamedModel(TypedDict):
 class StartedCanary(TypedDict):
     model: str
     percent: float
+
+
+class ReplicaReply(TypedDict):
+    """The weights of one replica, or why it did not follow a change."""
+
+    address: str
+    version: str
+    state: str
+    error: str
+
+
+class WeightsReply(TypedDict):
+    model: str
+    replicas: list[ReplicaReply]
 
 
 class RolledBack(TypedDict):
@@ -179,6 +194,9 @@ ROLLBACK = _told(
     RolledBack,
     statuses=_CHANGED,
     body=_body(RollbackBody, RequestRoute.ROLLBACK, model=_MODEL),
+)
+WEIGHTS = _told(
+    WeightsReply, statuses=_CHANGED, body=_body(WeightsBody, RequestRoute.WEIGHTS, model=_MODEL)
 )
 UNPUBLISH = _told(
     NamedModel,

@@ -6,6 +6,7 @@ Each decodes the request, calls the cell and encodes the reply; `problems` forma
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from http_gateway.saxml.schema import (
     PublishBody,
     RollbackBody,
     UpdateBody,
+    WeightsBody,
 )
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -51,6 +53,7 @@ class SaxmlRoutes:
         add("/promote", self.promote, methods=["POST"], **described.PROMOTE)
         add("/abort", self.abort, methods=["POST"], **described.ABORT)
         add("/rollback", self.rollback, methods=["POST"], **described.ROLLBACK)
+        add("/weights", self.weights, methods=["POST"], **described.WEIGHTS)
         add("/versions", self.versions, methods=["GET"], **described.VERSIONS)
         add("/events", self.events, methods=["GET"], **described.EVENTS)
         add("/unpublish", self.unpublish, methods=["POST"], **described.UNPUBLISH)
@@ -124,6 +127,14 @@ class SaxmlRoutes:
         check_allowed(body.model)
         version = await self._client.rollback(body.model, body.version)
         return pretty({"model": body.model, "version": version})
+
+    async def weights(self, request: Request) -> Response:
+        """Change a loaded model's weights in place, pause it, or tell its versions (not in
+        Saxml)."""
+        body = WeightsBody.model_validate_json(await read_body(request, RequestRoute.WEIGHTS))
+        check_allowed(body.model)
+        replicas = await self._client.change_weights(body.change)
+        return pretty({"model": body.model, "replicas": [asdict(each) for each in replicas]})
 
     async def versions(self, request: Request) -> Response:
         """List the versions that a model can roll back to, newest first (not in Saxml)."""

@@ -18,6 +18,7 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted, shortened
 from sax.scaling import Scaling, named
+from sax.weights import Pausing, WeightAction, WeightChange
 from sax.wire.extra_inputs import ExtraInputs
 
 # Generation 2 always sends these unless overridden; null selects the model's own defaults.
@@ -195,6 +196,30 @@ class RollbackBody(_Body):
     version: Annotated[
         str, Field(pattern="^([0-9a-f]{32})?$"), bounded(RequestRoute.ROLLBACK, "version")
     ] = ""
+
+
+class WeightsBody(_Body):
+    """/weights. Default version: the next number."""
+
+    model: ModelName
+    action: WeightAction = WeightAction.UPDATE
+    checkpoint: Annotated[str, bounded(RequestRoute.WEIGHTS, "checkpoint")] = ""
+    version: Annotated[str, bounded(RequestRoute.WEIGHTS, "version")] = ""
+    expected: Annotated[str, bounded(RequestRoute.WEIGHTS, "expected")] = ""
+    partial: bool = False
+    mode: Pausing = Pausing.WAIT
+
+    @property
+    def change(self) -> WeightChange:
+        return WeightChange(
+            model_id=self.model,
+            action=self.action,
+            source=self.checkpoint,
+            version=self.version,
+            expected=self.expected,
+            partial=self.partial,
+            pausing=self.mode,
+        )
 
 
 class EventsQuery(_Body):

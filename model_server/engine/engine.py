@@ -23,22 +23,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 
-from model_server.engine.drafting.drafting import Drafting
-from model_server.engine.drafting.drafts import Drafts
-from model_server.engine.failure import DevicesLost
+from model_server.engine.drafting.drafting import drafting_of
+from model_server.engine.failure import DevicesLost, stopped
 from model_server.engine.ids import Ids
 from model_server.engine.outbox import Deliver, Outbox
+from model_server.engine.parts.pauses import Pauses
 from model_server.engine.places import Places
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate
-from model_server.engine.running.ops import Choose, Pending, Propose, Runner
+from model_server.engine.running.ops import Choose, Pending, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Sequence
 from model_server.engine.stats import EngineStats
 from model_server.engine.timing.step_times import StepClock, StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import RowResult, Step, StepResult
-from sax.errors import Internal, ReplicaLost, SaxError, ShuttingDown
+from sax.errors import ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
 
@@ -78,20 +78,15 @@ class Engine:
         once all is delivered that was computed, if the runner raises DevicesLost."""
         self._runner = runner
         self._limits = runner.limits
-        self._drafting: Drafting | None = None
-        if self._limits.draft_tokens:
-            drafts = None
-            if runner.ops.get(Propose):
-                drafts = Drafts(runner, self._limits.page_size)
-            limits = self._limits
-            self._drafting = Drafting(limits.draft_tokens, limits.decodes, times, drafts)
-        parts = [self._drafting] if self._drafting else []
+        self._drafting = drafting_of(runner, times)
+        self.pauses = Pauses(self._post, lambda: self._outbox.flush())
+        parts = [self.pauses, self._drafting] if self._drafting else [self.pauses]
         self._scheduler = Scheduler(self._limits, times, parts)
         self._watchdog: Watchdog | None = None
         if on_hang is not None:
             self._watchdog = Watchdog(limit_s(step_limit_s, times), times, on_hang)
         self._changed = threading.Condition()  # guards all below
-        self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
+        self._inbox: deque[Sequence | int | Callable[[], None]] = deque()  # to add, cancel, do
         self._places = Places(self._limits, self._scheduler)
         self._ids = ids or Ids()
         self._take_over = take_over
@@ -222,9 +217,15 @@ class Engine:
         self._places.arriving[sequence.request.account] += 1
         self._changed.notify_all()
 
+    def _post(self, call: Callable[[], None]) -> None:
+        with self._changed:
+            self._check_open(draining=False)
+            self._inbox.append(call)
+            self._changed.notify_all()
+
     def _check_open(self, draining: bool | None = None) -> None:
         if self._failure:
-            raise _stopped(self._failure)
+            raise stopped(self._failure)
         if self._closing or (self._draining if draining is None else draining):
             raise ShuttingDown("this replica is shutting down; try another")
 
@@ -247,6 +248,7 @@ class Engine:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        self.pauses.fail(stopped(self._failure or ShuttingDown("it was unloaded meanwhile")))
 
     def _loop(self) -> None:
         in_flight: InFlight | None = None
@@ -271,7 +273,7 @@ class Engine:
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
             busy = launched or in_flight or done
-            assert busy or not self._scheduler.live, "live, but nothing to do"
+            assert busy or self.pauses.reached or not self._scheduler.live, "nothing to do"
             in_flight = launched
 
     def _schedule(self, now_s: float) -> list[Step]:
@@ -312,8 +314,8 @@ class Engine:
         do.
         """
         with self._changed:
-            if may_rest and not self._scheduler.live:
-                self._resting = True
+            if may_rest and self.pauses.rests:
+                self._resting = not self._scheduler.live
                 self._clock.read_s = None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._inbox or self._closing or self._losing)
@@ -326,6 +328,8 @@ class Engine:
                 if isinstance(arrival, Sequence):
                     self._scheduler.add(arrival)
                     self._places.arriving -= Counter([arrival.request.account])
+                elif not isinstance(arrival, int):
+                    arrival()
                 elif self._scheduler.cancel(arrival):
                     cancelled.append(arrival)
             if self._closing:
@@ -349,16 +353,8 @@ class Engine:
                 rest = [each for each in begun if each.id not in taken]
                 taken.update(self._take_over(failure, rest))
             lost = [each.id for each in begun if each.id not in taken]
-            error = _stopped(failure)
+            error = stopped(failure)
             self._outbox.add(SequenceUpdate(id, RowResult(), error=error) for id in lost)
             self._outbox.flush()
         except Exception:
             log.exception("could not deliver the engine's failure")
-
-
-def _stopped(failure: BaseException) -> SaxError:
-    if isinstance(failure, ReplicaLost):
-        return failure  # its text is complete
-    return Internal(
-        f"the engine stopped: {type(failure).__name__}: {failure}; unload and load the model again"
-    )

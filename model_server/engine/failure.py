@@ -1,8 +1,8 @@
-"""Turns any exception of a load into the error that clients and the status see."""
+"""Turns an exception of a load, or of an engine, into the error that clients and the status see."""
 
 from __future__ import annotations
 
-from sax.errors import LoadFailed, SaxError
+from sax.errors import Internal, LoadFailed, ReplicaLost, SaxError, ShuttingDown
 
 _MAX_REASON = 500
 
@@ -22,3 +22,12 @@ def as_load_error(exc: BaseException) -> SaxError:
             "lower --kv_cache_bytes or --slots, or unload another model"
         )
     return LoadFailed(f"{type(exc).__name__}: {first_line}" if first_line else type(exc).__name__)
+
+
+def stopped(failure: BaseException) -> SaxError:
+    """Return what callers of an engine read that stopped for this reason."""
+    if isinstance(failure, ReplicaLost | ShuttingDown):
+        return failure  # its text is complete
+    return Internal(
+        f"the engine stopped: {type(failure).__name__}: {failure}; unload and load the model again"
+    )

@@ -83,6 +83,7 @@ class Accounts:
     def __init__(self, most_running: int | None = None) -> None:
         self.waiting = 0
         self.unfinished = 0  # running sequences in the middle of their prompts
+        self.closed = False  # only sequences that had a slot before are admitted
         self._most_running = most_running  # of one account; None: as many as there are slots
         self._accounts: Peers[_Account] = Peers()
         self._members: dict[int, _Member] = {}  # by sequence
@@ -186,6 +187,8 @@ class Accounts:
 
     def next(self) -> Sequence | None:
         """Return the sequence to admit next, or None if none may be."""
+        if self.closed:
+            return min(self._begun(), key=_urgency, default=None)
         ready = [account for account in self._accounts.here.values() if self._may_admit(account)]
         if not ready:
             return None
@@ -243,6 +246,11 @@ class Accounts:
                 continue
             yield (victim := able[name].pop())
             slots[name] -= victim.width
+
+    def _begun(self) -> Iterator[Sequence]:
+        """Yield the waiting sequences that had a slot before."""
+        for member in set(self._members.values()):
+            yield from (each for each in member.queue if each.started_s)
 
     def _may_admit(self, account: _Account) -> bool:
         if not account.ready or self._most_running is None:
@@ -324,6 +332,10 @@ class LiveSequences:
     @property
     def ids(self) -> list[int]:
         return list(self._sequences)
+
+    @property
+    def all(self) -> Collection[Sequence]:
+        return self._sequences.values()
 
     def get(self, id: int) -> Sequence | None:
         return self._sequences.get(id)

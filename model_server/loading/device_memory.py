@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -62,3 +63,24 @@ def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
         return config.memory_limit_bytes
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit") or config.memory_limit
+
+
+def room_now(layout: Layout) -> int | None:
+    """Bytes that are free on each of this process's devices in a layout; None: not known."""
+    assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
+    here = [d for d in layout.mesh.devices.flat if d.process_index == jax.process_index()]
+    if here[0].platform == "cpu":
+        free = available_memory()
+        return None if free is None else free // len(here)
+    told = [each.memory_stats() for each in here]
+    return min((s["bytes_limit"] - s["bytes_in_use"] for s in told if s), default=None)
+
+
+def available_memory() -> int | None:
+    """Bytes of this machine's memory that a process may take; None: not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
+    return next((int(words[1]) << 10 for words in found), None)

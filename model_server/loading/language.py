@@ -267,6 +267,8 @@ class LanguagePlan:
             stream_interval_s=self.models.config.stream_interval_seconds,
             islands=islands,
             disaggregation=disaggregation,
+            source="" if self.checkpoint is None else self.spec.checkpoint,
+            fixed="its devices are behind a proxy server" if is_proxied() else self.load.fixed,
             embedder=embedder,
             gradients=gradients,
         )

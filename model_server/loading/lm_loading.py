@@ -32,6 +32,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.running.adapters import AdapterFiles, Adapters
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.encoder import Encoder
+from model_server.engine.running.new_weights import NewWeights
 from model_server.engine.running.ops import Runner
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.running.runner_part import RunnerPart
@@ -52,6 +53,8 @@ from model_server.loading.draft_loading import (
 from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
+from model_server.loading.new_weights import HostWeights
+from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
@@ -82,6 +85,7 @@ class LanguageLoad:
     deployment: Deployment
     spans_hosts = False
     order: str | None = None  # of programs over hosts; None: no host waits for another
+    fixed = "it is in stages (NUM_STAGES)"  # why its weights cannot change; "": they can
     others: Sequence[Runner] = ()  # lanes beside the first, once built
 
     def __init__(
@@ -182,6 +186,8 @@ class LmLoad(LanguageLoad):
         if (traffic := self.port or self.traffic) is not None:
             draft = next((part for part in parts if isinstance(part, DraftModel)), None)
             parts.append(MovablePages(traffic, draft))
+        opener = CheckpointOpener(self._config.checkpoint_roots, self._config.open_seconds)
+        parts.append(NewWeights(HostWeights(deployment, opener), deployment.allocate_pages))
         pages = deployment.allocate_pages()
         runner = ModelRunner(deployment.program, leaves, pages, buckets, parts)
         self.leaves = runner.leaves
@@ -189,6 +195,18 @@ class LmLoad(LanguageLoad):
         if self._ready is not None:
             self._ready.tell("steps")
         return runner
+
+    @property
+    def fixed(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why its weights cannot change: others hold them, or what was computed with them."""
+        draft, traffic = self.deployment.recipe.draft, self.port or self.traffic
+        reasons = {
+            "a draft head computes with them (SPECULATION)": draft is not None and draft.is_head,
+            "an encoder of images or sounds belongs to them": self.deployment.encoder is not None,
+            "TASKS beside generate compute with them": self.beside is not None,
+            "other servers compute its prompts (--prefill_servers)": traffic is not None,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def disaggregation(self, runner: Runner, transfers: Transfers) -> Disaggregation:
         """Return what disaggregated prefill needs; both arguments cover every host."""
@@ -336,17 +354,17 @@ def measure(
 ) -> StepTimes | None:
     """Measure every bucket, on all hosts of a replica together.
 
-    start: what the last one measured holds if it is less: the machine was busy with something else
-    since. It keeps the times. Returns None for a runner without buckets of its own.
+    start: keeps the times. What earlier starts measured holds if it is less, since the machine is
+    busy with something else at times; once enough have, nothing is measured. Returns None for a
+    runner without buckets of its own.
     """
     buckets = deployment.buckets
     before = () if start is None else start.seconds
-    runs = 1 if before else _MEASURED_RUNS
     try:
-        numbers = range(min(runner.warmups, len(buckets)))
-        seconds = tuple(_seconds(runner, index, runs) for index in numbers)
-        if len(before) == len(seconds):
-            seconds = tuple(map(min, seconds, before))
+        if start is not None and start.is_measured:
+            seconds = before
+        else:
+            seconds = _measured(runner, len(buckets), before)
         if start is not None:
             start.keep(seconds)
     except BaseException:
@@ -356,6 +374,13 @@ def measure(
     logger.info("%s: steps take %s", name, ", ".join(told))
     block, skips = deployment.limits.prefill_block, deployment.program.skips
     return StepTimes.measured(buckets, seconds, block, skips=skips)
+
+
+def _measured(runner: Runner, buckets: int, before: Sequence[float]) -> tuple[float, ...]:
+    """Return the seconds of each bucket, or those before if they are less."""
+    runs = 1 if before else _MEASURED_RUNS
+    seconds = [_seconds(runner, index, runs) for index in range(min(runner.warmups, buckets))]
+    return tuple(map(min, seconds, before)) if len(before) == len(seconds) else tuple(seconds)
 
 
 def told_draft_tokens(limits: EngineLimits) -> str:

@@ -56,6 +56,8 @@ class Loaded:
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
     )
+    source: str = ""  # from which its weights were read; "": they are random
+    fixed: str = "it does not read weights"  # why its weights cannot change; "": they can
     # Beside generating; None: not published for that
     embedder: LoadedEmbedder | None = None
     gradients: LoadedGradients | None = None

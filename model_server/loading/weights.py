@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -60,8 +61,10 @@ _MOST_BANDS = 4  # of a weight: some checkpoints decode a whole tensor for each,
 
 
 def _band_height(weight: Declaration) -> int:
-    """Return how many rows to read at once."""
-    outputs, inputs = weight.shape
+    """Return how many rows to read at once, or how many experts, if it has one matrix of each."""
+    *_, outputs, inputs = weight.shape
+    if len(weight.shape) == 3:
+        return max(_BAND // (outputs * inputs), 1)
     bands = 2 if has_transposed(weight.source) else _MOST_BANDS
     return max(_BAND // max(inputs, 1), outputs // bands) // ROWS * ROWS + ROWS
 
@@ -73,13 +76,16 @@ def placed_in_tiles(
 
     reader: makes what reads the leaves as they are stored; it may keep what it has read.
     """
-    outputs, inputs = weight.shape
+    count, rows_of_each = weight.shape[0], math.prod(weight.shape[1:-1])
     made = {leaf.part: aligned_empty(leaf.shape, leaf.dtype) for leaf in weight.leaves}
     height = _band_height(weight)
-    for first in range(0, outputs, height):
-        rows, read = slice(first, min(first + height, outputs)), reader()
-        plain = {leaf.part: read(leaf, (rows, slice(0, leaf.shape[1]))) for leaf in weight.plain}
-        tiles = slice(first // ROWS, -(-rows.stop // ROWS))
+    for first in range(0, count, height):
+        band, read = slice(first, min(first + height, count)), reader()
+        plain = {
+            leaf.part: read(leaf, (band, *(slice(0, size) for size in leaf.shape[1:])))
+            for leaf in weight.plain
+        }
+        tiles = slice(first * rows_of_each // ROWS, -(-band.stop * rows_of_each // ROWS))
         lay_out(weight.packing, plain, {part: array[tiles] for part, array in made.items()})
         del plain, read  # before the next band is read
     placed = [place(leaf, layout, lambda _, part=leaf.part: made[part]) for leaf in weight.leaves]

@@ -342,7 +342,11 @@ class ModelServer:
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
         control = ControlService(
-            fencing, self._check_overrides, config.security, self._pin_checkpoint
+            fencing,
+            self._check_overrides,
+            config.security,
+            self._pin_checkpoint,
+            servables=self.servables,
         )
         control_pb2_grpc.add_ControlServicer_to_server(control, server)
         gradients = GradientCalls(self.servables, self._admission, self._encoding)

@@ -37,6 +37,7 @@ class LastStart(msgspec.Struct, frozen=True, array_like=True):
     key: str = ""  # of all that its programs depend on
     programs: Mapping[str, MadeProgram] = {}  # by name
     seconds: tuple[float, ...] = ()  # of its steps, by bucket
+    measured: int = 0  # starts that measured them
 
 
 def file_of(folder: Path, name: str) -> Path:

@@ -28,7 +28,7 @@ from model_server.programs.ready_programs import digest_of_text
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
-_LESS = 0.9  # of the seconds of a step, which are worth writing the file again
+_ENOUGH = 3  # starts that measure steps: the machine was idle in one of them
 
 
 class StartPrograms:
@@ -70,6 +70,11 @@ class StartPrograms:
         return self._last.seconds if self._is_the_last and not self._left else ()
 
     @property
+    def is_measured(self) -> bool:
+        """Return True if enough starts have measured `seconds`."""
+        return bool(self.seconds) and self._last.measured >= _ENOUGH
+
+    @property
     def _is_the_last(self) -> bool:
         return self._key == self._last.key and not self._compiled
 
@@ -77,21 +82,16 @@ class StartPrograms:
         """Keep these programs for the next start, and what steps take; once all have run."""
         if self._unfit:
             logger.warning("%s: compiled again: %s", self._path, self._unfit)
-        if self._is_the_last and not self._is_news(seconds):
+        measured = self._last.measured + 1 if self.seconds else 1
+        if self.is_measured:
             mark_used(self._path)
-        elif not self._write(LastStart(self._key, self._made, tuple(seconds))):
+        elif not self._write(LastStart(self._key, self._made, tuple(seconds), measured)):
             return
         logger.info(
             "%s: of %d programs %d were loaded, as its last start left them in %s, %d compiled",
             *(self._model, self._asked, self._asked - self._compiled, self._path, self._compiled),
         )
         self._last, self._by_text, self._made = LastStart(), {}, {}  # some megabytes
-
-    def _is_news(self, seconds: Sequence[float]) -> bool:
-        """Return True if steps took a good deal less than was known."""
-        known = self._last.seconds
-        pairs = zip(seconds, known, strict=False)
-        return len(seconds) != len(known) or any(now < _LESS * before for now, before in pairs)
 
     def _write(self, start: LastStart) -> bool:
         try:

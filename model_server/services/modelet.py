@@ -36,6 +36,7 @@ from sax.proto import control_pb2, control_pb2_grpc, modelet_pb2, modelet_pb2_gr
 from sax.types import ModelSpec, ServerStatus
 from sax.wire.models import decode_load
 from sax.wire.servers import encode_status
+from sax.wire.weights import decode_weights, encode_replica
 
 Request = modelet_pb2.ExportRequest
 _DEFAULT = "serving_default"  # signature of the only method
@@ -321,7 +322,9 @@ class ControlService(control_pb2_grpc.ControlServicer):
         pin_checkpoint: PinCheckpoint = takes_every_checkpoint,
         *,
         pin_s: float = _PIN_S,
+        servables: Servables | None = None,
     ) -> None:
+        self._servables = servables
         self._fencing = fencing
         self._check_overrides = check_overrides
         self._pin_checkpoint = pin_checkpoint
@@ -341,6 +344,15 @@ class ControlService(control_pb2_grpc.ControlServicer):
         if request.checkpoint:
             pinned = await self._pinned(request.checkpoint)
         return control_pb2.CheckResponse(checkpoint=pinned)
+
+    async def Weights(self, request: Any, context: Any) -> control_pb2.ReplicaWeights:
+        """Change the weights of a loaded language model in place, or pause it."""
+        self._check_admin("change weights")
+        self._fencing.check(request.term)
+        change = decode_weights(request)
+        if self._servables is None:
+            raise Unavailable("this server has no models")
+        return encode_replica(await self._servables.change_weights(change))
 
     async def _pinned(self, checkpoint: str) -> str:
         """Ask within a limit: a name server may take very long. Raises CheckpointError."""

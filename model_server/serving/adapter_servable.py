@@ -26,6 +26,7 @@ class AdapterServable(LmServable):
     def __init__(self, model_id: str, adapter: LoadedAdapter, base: LmServable) -> None:
         super().__init__(model_id, adapter.loaded, engine=base._engine)
         self._base = base
+        self.weights = base.weights
         self._place = adapter.place
         # Of this load: places are used again, and pages of another adapter's must not be found.
         self._salt = f"adapter:{secrets.token_hex(8)}:"

@@ -29,6 +29,7 @@ from model_server.loading.loaded_batches import LoadedBatches
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.lm_figures import LmFigures, Spans
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.weight_changes import WeightChanges
 from sax.errors import NotLoaded, ReplicaLost, SaxError
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class LmServable(LmFigures):
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
         self._engine = engine or _engine_of(loaded, self._deliver, on_hang)
+        self.weights = WeightChanges(model_id, loaded, self._engine)
         # Beside generating
         beside = (each for each in (loaded.embedder, loaded.gradients) if each is not None)
         self._beside = [BatchServable(model_id, each) for each in beside]

@@ -21,6 +21,7 @@ from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.sounds import transcribe
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
+from sax.cli.commands.weights import pause, resume, sleep, update_weights, wake, weights
 from sax.cli.doctor.command import doctor
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.installation import installation
@@ -95,6 +96,12 @@ app.command(context_settings=_PASS_ON)(launch)
 for command in (
     publish,
     update,
+    update_weights,
+    weights,
+    pause,
+    resume,
+    sleep,
+    wake,
     promote,
     abort,
     rollback,

@@ -10,9 +10,10 @@ from sax.client.history import HistoryCalls
 from sax.client.locator import Locator
 from sax.client.operator_calls import OperatorCalls
 from sax.client.request_calls import RequestCalls
+from sax.client.weights import WeightCalls
 
 
-class AsyncClient(OperatorCalls, HistoryCalls, RequestCalls):
+class AsyncClient(OperatorCalls, HistoryCalls, WeightCalls, RequestCalls):
     """Client of one cell. Create, use and close it in one event loop."""
 
     def __init__(

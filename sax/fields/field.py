@@ -50,6 +50,7 @@ class RequestRoute(StrEnum):
     PROMOTE = "/promote"
     ABORT = "/abort"
     ROLLBACK = "/rollback"
+    WEIGHTS = "/weights"
     UNPUBLISH = "/unpublish"
     LISTCELL = "/listcell"
     LISTALL = "/listall"

@@ -83,6 +83,7 @@ _NAMED = (
     RequestRoute.PROMOTE,
     RequestRoute.ABORT,
     RequestRoute.ROLLBACK,
+    RequestRoute.WEIGHTS,
     RequestRoute.UNPUBLISH,
     RequestRoute.LISTCELL,
     RequestRoute.EVENTS,
@@ -412,6 +413,14 @@ _SPEC = (
         name="percent", kind=Kind.NUMBER, routes=(RequestRoute.CANARY,), above=0, most=100
     ),
 )
+_WEIGHTS = (
+    _text("action", 16, RequestRoute.WEIGHTS),
+    _text("checkpoint", CHECKPOINT_BYTES, RequestRoute.WEIGHTS),
+    _text("version", 64, RequestRoute.WEIGHTS),
+    _text("expected", 64, RequestRoute.WEIGHTS),
+    _flag("partial", RequestRoute.WEIGHTS),
+    _text("mode", 16, RequestRoute.WEIGHTS),
+)
 _HISTORY = (
     _text("version", 32, RequestRoute.ROLLBACK),
     _integer("before", 0, _INT64, RequestRoute.EVENTS),
@@ -513,7 +522,7 @@ _OLLAMA_FIELDS = (
 
 FIELDS = (
     *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_OLLAMA_FIELDS),
-    *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_HISTORY, *_INFILL_FIELDS),
+    *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_WEIGHTS, *_HISTORY, *_INFILL_FIELDS),
 )
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from sax.proto import control_pb2 as sax_dot_proto_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14sax/proto/cell.proto\x12\x03sax\"1\n\x0fRollbackRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\x0c\" \n\x10RollbackResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\xbd\x01\n\x07Version\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63heckpoint_path\x18\x02 \x01(\t\x12.\n\toverrides\x18\x03 \x03(\x0b\x32\x1b.sax.Version.OverridesEntry\x12\x0c\n\x04\x61t_s\x18\x04 \x01(\x01\x12\n\n\x02\x62y\x18\x05 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x06 \x01(\x08\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x0fVersionsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"2\n\x10VersionsResponse\x12\x1e\n\x08versions\x18\x01 \x03(\x0b\x32\x0c.sax.Version\"o\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x10\n\x08model_id\x18\x04 \x01(\t\x12\n\n\x02\x62y\x18\x05 \x01(\t\x12\x0c\n\x04uuid\x18\x06 \x01(\x0c\x12\x0c\n\x04text\x18\x07 \x01(\t\"@\n\rEventsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x05\",\n\x0e\x45ventsResponse\x12\x1a\n\x06\x65vents\x18\x01 \x03(\x0b\x32\n.sax.Event\"B\n\rDemandRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x05\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\"2\n\x0e\x44\x65mandResponse\x12\x10\n\x08starting\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rRightsRequest\"1\n\x0eRightsResponse\x12\x0f\n\x07publish\x18\x01 \x01(\x08\x12\x0e\n\x06models\x18\x02 \x03(\t\"\xc5\x01\n\rCanaryRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x02 \x01(\t\x12\x34\n\toverrides\x18\x03 \x03(\x0b\x32!.sax.CanaryRequest.OverridesEntry\x12\x0f\n\x07percent\x18\x04 \x01(\x01\x12\x10\n\x08revision\x18\x05 \x01(\x03\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1e\n\x0e\x43\x61naryResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\"\n\x0ePromoteRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"\x1f\n\x0fPromoteResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\" \n\x0c\x41\x62ortRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"\x1d\n\rAbortResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\x10\n\x0e\x43\x65llAclRequest\"6\n\x0f\x43\x65llAclResponse\x12\x11\n\tadmin_acl\x18\x01 \x01(\t\x12\x10\n\x08\x65nforced\x18\x02 \x01(\x08\"&\n\x11SetCellAclRequest\x12\x11\n\tadmin_acl\x18\x01 \x01(\t\"\x14\n\x12SetCellAclResponse2\x9f\x04\n\x04\x43\x65ll\x12\x37\n\x08Rollback\x12\x14.sax.RollbackRequest\x1a\x15.sax.RollbackResponse\x12\x37\n\x08Versions\x12\x14.sax.VersionsRequest\x1a\x15.sax.VersionsResponse\x12\x31\n\x06\x45vents\x12\x12.sax.EventsRequest\x1a\x13.sax.EventsResponse\x12\x31\n\x06\x44\x65mand\x12\x12.sax.DemandRequest\x1a\x13.sax.DemandResponse\x12\x31\n\x06Rights\x12\x12.sax.RightsRequest\x1a\x13.sax.RightsResponse\x12\x31\n\x06\x43\x61nary\x12\x12.sax.CanaryRequest\x1a\x13.sax.CanaryResponse\x12\x34\n\x07Promote\x12\x13.sax.PromoteRequest\x1a\x14.sax.PromoteResponse\x12.\n\x05\x41\x62ort\x12\x11.sax.AbortRequest\x1a\x12.sax.AbortResponse\x12\x34\n\x07\x43\x65llAcl\x12\x13.sax.CellAclRequest\x1a\x14.sax.CellAclResponse\x12=\n\nSetCellAcl\x12\x16.sax.SetCellAclRequest\x1a\x17.sax.SetCellAclResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14sax/proto/cell.proto\x12\x03sax\x1a\x17sax/proto/control.proto\"1\n\x0fRollbackRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\x0c\" \n\x10RollbackResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\xbd\x01\n\x07Version\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63heckpoint_path\x18\x02 \x01(\t\x12.\n\toverrides\x18\x03 \x03(\x0b\x32\x1b.sax.Version.OverridesEntry\x12\x0c\n\x04\x61t_s\x18\x04 \x01(\x01\x12\n\n\x02\x62y\x18\x05 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x06 \x01(\x08\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x0fVersionsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"2\n\x10VersionsResponse\x12\x1e\n\x08versions\x18\x01 \x03(\x0b\x32\x0c.sax.Version\"o\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x10\n\x08model_id\x18\x04 \x01(\t\x12\n\n\x02\x62y\x18\x05 \x01(\t\x12\x0c\n\x04uuid\x18\x06 \x01(\x0c\x12\x0c\n\x04text\x18\x07 \x01(\t\"@\n\rEventsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x05\",\n\x0e\x45ventsResponse\x12\x1a\n\x06\x65vents\x18\x01 \x03(\x0b\x32\n.sax.Event\"B\n\rDemandRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x05\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\"2\n\x0e\x44\x65mandResponse\x12\x10\n\x08starting\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rRightsRequest\"1\n\x0eRightsResponse\x12\x0f\n\x07publish\x18\x01 \x01(\x08\x12\x0e\n\x06models\x18\x02 \x03(\t\"\xc5\x01\n\rCanaryRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x02 \x01(\t\x12\x34\n\toverrides\x18\x03 \x03(\x0b\x32!.sax.CanaryRequest.OverridesEntry\x12\x0f\n\x07percent\x18\x04 \x01(\x01\x12\x10\n\x08revision\x18\x05 \x01(\x03\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1e\n\x0e\x43\x61naryResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\"\n\x0ePromoteRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"\x1f\n\x0fPromoteResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\" \n\x0c\x41\x62ortRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"\x1d\n\rAbortResponse\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\x10\n\x0e\x43\x65llAclRequest\"6\n\x0f\x43\x65llAclResponse\x12\x11\n\tadmin_acl\x18\x01 \x01(\t\x12\x10\n\x08\x65nforced\x18\x02 \x01(\x08\"&\n\x11SetCellAclRequest\x12\x11\n\tadmin_acl\x18\x01 \x01(\t\"\x14\n\x12SetCellAclResponse\"8\n\x0fWeightsResponse\x12%\n\x08replicas\x18\x01 \x03(\x0b\x32\x13.sax.ReplicaWeights2\xd5\x04\n\x04\x43\x65ll\x12\x37\n\x08Rollback\x12\x14.sax.RollbackRequest\x1a\x15.sax.RollbackResponse\x12\x37\n\x08Versions\x12\x14.sax.VersionsRequest\x1a\x15.sax.VersionsResponse\x12\x31\n\x06\x45vents\x12\x12.sax.EventsRequest\x1a\x13.sax.EventsResponse\x12\x31\n\x06\x44\x65mand\x12\x12.sax.DemandRequest\x1a\x13.sax.DemandResponse\x12\x31\n\x06Rights\x12\x12.sax.RightsRequest\x1a\x13.sax.RightsResponse\x12\x31\n\x06\x43\x61nary\x12\x12.sax.CanaryRequest\x1a\x13.sax.CanaryResponse\x12\x34\n\x07Promote\x12\x13.sax.PromoteRequest\x1a\x14.sax.PromoteResponse\x12.\n\x05\x41\x62ort\x12\x11.sax.AbortRequest\x1a\x12.sax.AbortResponse\x12\x34\n\x07\x43\x65llAcl\x12\x13.sax.CellAclRequest\x1a\x14.sax.CellAclResponse\x12=\n\nSetCellAcl\x12\x16.sax.SetCellAclRequest\x1a\x17.sax.SetCellAclResponse\x12\x34\n\x07Weights\x12\x13.sax.WeightsRequest\x1a\x14.sax.WeightsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,54 +36,56 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERSION_OVERRIDESENTRY']._serialized_options = b'8\001'
   _globals['_CANARYREQUEST_OVERRIDESENTRY']._loaded_options = None
   _globals['_CANARYREQUEST_OVERRIDESENTRY']._serialized_options = b'8\001'
-  _globals['_ROLLBACKREQUEST']._serialized_start=29
-  _globals['_ROLLBACKREQUEST']._serialized_end=78
-  _globals['_ROLLBACKRESPONSE']._serialized_start=80
-  _globals['_ROLLBACKRESPONSE']._serialized_end=112
-  _globals['_VERSION']._serialized_start=115
-  _globals['_VERSION']._serialized_end=304
-  _globals['_VERSION_OVERRIDESENTRY']._serialized_start=256
-  _globals['_VERSION_OVERRIDESENTRY']._serialized_end=304
-  _globals['_VERSIONSREQUEST']._serialized_start=306
-  _globals['_VERSIONSREQUEST']._serialized_end=341
-  _globals['_VERSIONSRESPONSE']._serialized_start=343
-  _globals['_VERSIONSRESPONSE']._serialized_end=393
-  _globals['_EVENT']._serialized_start=395
-  _globals['_EVENT']._serialized_end=506
-  _globals['_EVENTSREQUEST']._serialized_start=508
-  _globals['_EVENTSREQUEST']._serialized_end=572
-  _globals['_EVENTSRESPONSE']._serialized_start=574
-  _globals['_EVENTSRESPONSE']._serialized_end=618
-  _globals['_DEMANDREQUEST']._serialized_start=620
-  _globals['_DEMANDREQUEST']._serialized_end=686
-  _globals['_DEMANDRESPONSE']._serialized_start=688
-  _globals['_DEMANDRESPONSE']._serialized_end=738
-  _globals['_RIGHTSREQUEST']._serialized_start=740
-  _globals['_RIGHTSREQUEST']._serialized_end=755
-  _globals['_RIGHTSRESPONSE']._serialized_start=757
-  _globals['_RIGHTSRESPONSE']._serialized_end=806
-  _globals['_CANARYREQUEST']._serialized_start=809
-  _globals['_CANARYREQUEST']._serialized_end=1006
-  _globals['_CANARYREQUEST_OVERRIDESENTRY']._serialized_start=256
-  _globals['_CANARYREQUEST_OVERRIDESENTRY']._serialized_end=304
-  _globals['_CANARYRESPONSE']._serialized_start=1008
-  _globals['_CANARYRESPONSE']._serialized_end=1038
-  _globals['_PROMOTEREQUEST']._serialized_start=1040
-  _globals['_PROMOTEREQUEST']._serialized_end=1074
-  _globals['_PROMOTERESPONSE']._serialized_start=1076
-  _globals['_PROMOTERESPONSE']._serialized_end=1107
-  _globals['_ABORTREQUEST']._serialized_start=1109
-  _globals['_ABORTREQUEST']._serialized_end=1141
-  _globals['_ABORTRESPONSE']._serialized_start=1143
-  _globals['_ABORTRESPONSE']._serialized_end=1172
-  _globals['_CELLACLREQUEST']._serialized_start=1174
-  _globals['_CELLACLREQUEST']._serialized_end=1190
-  _globals['_CELLACLRESPONSE']._serialized_start=1192
-  _globals['_CELLACLRESPONSE']._serialized_end=1246
-  _globals['_SETCELLACLREQUEST']._serialized_start=1248
-  _globals['_SETCELLACLREQUEST']._serialized_end=1286
-  _globals['_SETCELLACLRESPONSE']._serialized_start=1288
-  _globals['_SETCELLACLRESPONSE']._serialized_end=1308
-  _globals['_CELL']._serialized_start=1311
-  _globals['_CELL']._serialized_end=1854
+  _globals['_ROLLBACKREQUEST']._serialized_start=54
+  _globals['_ROLLBACKREQUEST']._serialized_end=103
+  _globals['_ROLLBACKRESPONSE']._serialized_start=105
+  _globals['_ROLLBACKRESPONSE']._serialized_end=137
+  _globals['_VERSION']._serialized_start=140
+  _globals['_VERSION']._serialized_end=329
+  _globals['_VERSION_OVERRIDESENTRY']._serialized_start=281
+  _globals['_VERSION_OVERRIDESENTRY']._serialized_end=329
+  _globals['_VERSIONSREQUEST']._serialized_start=331
+  _globals['_VERSIONSREQUEST']._serialized_end=366
+  _globals['_VERSIONSRESPONSE']._serialized_start=368
+  _globals['_VERSIONSRESPONSE']._serialized_end=418
+  _globals['_EVENT']._serialized_start=420
+  _globals['_EVENT']._serialized_end=531
+  _globals['_EVENTSREQUEST']._serialized_start=533
+  _globals['_EVENTSREQUEST']._serialized_end=597
+  _globals['_EVENTSRESPONSE']._serialized_start=599
+  _globals['_EVENTSRESPONSE']._serialized_end=643
+  _globals['_DEMANDREQUEST']._serialized_start=645
+  _globals['_DEMANDREQUEST']._serialized_end=711
+  _globals['_DEMANDRESPONSE']._serialized_start=713
+  _globals['_DEMANDRESPONSE']._serialized_end=763
+  _globals['_RIGHTSREQUEST']._serialized_start=765
+  _globals['_RIGHTSREQUEST']._serialized_end=780
+  _globals['_RIGHTSRESPONSE']._serialized_start=782
+  _globals['_RIGHTSRESPONSE']._serialized_end=831
+  _globals['_CANARYREQUEST']._serialized_start=834
+  _globals['_CANARYREQUEST']._serialized_end=1031
+  _globals['_CANARYREQUEST_OVERRIDESENTRY']._serialized_start=281
+  _globals['_CANARYREQUEST_OVERRIDESENTRY']._serialized_end=329
+  _globals['_CANARYRESPONSE']._serialized_start=1033
+  _globals['_CANARYRESPONSE']._serialized_end=1063
+  _globals['_PROMOTEREQUEST']._serialized_start=1065
+  _globals['_PROMOTEREQUEST']._serialized_end=1099
+  _globals['_PROMOTERESPONSE']._serialized_start=1101
+  _globals['_PROMOTERESPONSE']._serialized_end=1132
+  _globals['_ABORTREQUEST']._serialized_start=1134
+  _globals['_ABORTREQUEST']._serialized_end=1166
+  _globals['_ABORTRESPONSE']._serialized_start=1168
+  _globals['_ABORTRESPONSE']._serialized_end=1197
+  _globals['_CELLACLREQUEST']._serialized_start=1199
+  _globals['_CELLACLREQUEST']._serialized_end=1215
+  _globals['_CELLACLRESPONSE']._serialized_start=1217
+  _globals['_CELLACLRESPONSE']._serialized_end=1271
+  _globals['_SETCELLACLREQUEST']._serialized_start=1273
+  _globals['_SETCELLACLREQUEST']._serialized_end=1311
+  _globals['_SETCELLACLRESPONSE']._serialized_start=1313
+  _globals['_SETCELLACLRESPONSE']._serialized_end=1333
+  _globals['_WEIGHTSRESPONSE']._serialized_start=1335
+  _globals['_WEIGHTSRESPONSE']._serialized_end=1391
+  _globals['_CELL']._serialized_start=1394
+  _globals['_CELL']._serialized_end=1991
 # @@protoc_insertion_point(module_scope)

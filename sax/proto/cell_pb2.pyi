@@ -1,3 +1,4 @@
+from sax.proto import control_pb2 as _control_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -191,3 +192,9 @@ class SetCellAclRequest(_message.Message):
 class SetCellAclResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class WeightsResponse(_message.Message):
+    __slots__ = ("replicas",)
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[_control_pb2.ReplicaWeights]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[_control_pb2.ReplicaWeights, _Mapping]]] = ...) -> None: ...

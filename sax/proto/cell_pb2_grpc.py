@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from sax.proto import cell_pb2 as sax_dot_proto_dot_cell__pb2
+from sax.proto import control_pb2 as sax_dot_proto_dot_control__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
@@ -84,6 +85,11 @@ class CellStub(object):
                 request_serializer=sax_dot_proto_dot_cell__pb2.SetCellAclRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_cell__pb2.SetCellAclResponse.FromString,
                 _registered_method=True)
+        self.Weights = channel.unary_unary(
+                '/sax.Cell/Weights',
+                request_serializer=sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.WeightsResponse.FromString,
+                _registered_method=True)
 
 
 class CellServicer(object):
@@ -149,6 +155,13 @@ class CellServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Weights(self, request, context):
+        """Changes the weights of all ready replicas of a model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CellServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,6 +214,11 @@ def add_CellServicer_to_server(servicer, server):
                     servicer.SetCellAcl,
                     request_deserializer=sax_dot_proto_dot_cell__pb2.SetCellAclRequest.FromString,
                     response_serializer=sax_dot_proto_dot_cell__pb2.SetCellAclResponse.SerializeToString,
+            ),
+            'Weights': grpc.unary_unary_rpc_method_handler(
+                    servicer.Weights,
+                    request_deserializer=sax_dot_proto_dot_control__pb2.WeightsRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.WeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -473,6 +491,33 @@ class Cell(object):
             '/sax.Cell/SetCellAcl',
             sax_dot_proto_dot_cell__pb2.SetCellAclRequest.SerializeToString,
             sax_dot_proto_dot_cell__pb2.SetCellAclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Weights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/Weights',
+            sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.WeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/control.proto\x12\x03sax\"5\n\x0e\x44isputeRequest\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x15\n\rdisputed_term\x18\x02 \x01(\x03\"\x11\n\x0f\x44isputeResponse\"\x9d\x01\n\x0c\x43heckRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\x12\x33\n\toverrides\x18\x02 \x03(\x0b\x32 .sax.CheckRequest.OverridesEntry\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\rCheckResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\t2o\n\x07\x43ontrol\x12\x34\n\x07\x44ispute\x12\x13.sax.DisputeRequest\x1a\x14.sax.DisputeResponse\x12.\n\x05\x43heck\x12\x11.sax.CheckRequest\x1a\x12.sax.CheckResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/control.proto\x12\x03sax\"5\n\x0e\x44isputeRequest\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x15\n\rdisputed_term\x18\x02 \x01(\x03\"\x11\n\x0f\x44isputeResponse\"\x9d\x01\n\x0c\x43heckRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\x12\x33\n\toverrides\x18\x02 \x03(\x0b\x32 .sax.CheckRequest.OverridesEntry\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\rCheckResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\t\"\x95\x01\n\x0eWeightsRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08\x65xpected\x18\x05 \x01(\t\x12\x0f\n\x07partial\x18\x06 \x01(\x08\x12\x0f\n\x07pausing\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x03\"P\n\x0eReplicaWeights\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t2\xa4\x01\n\x07\x43ontrol\x12\x34\n\x07\x44ispute\x12\x13.sax.DisputeRequest\x1a\x14.sax.DisputeResponse\x12.\n\x05\x43heck\x12\x11.sax.CheckRequest\x1a\x12.sax.CheckResponse\x12\x33\n\x07Weights\x12\x13.sax.WeightsRequest\x1a\x13.sax.ReplicaWeightsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,6 +43,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKREQUEST_OVERRIDESENTRY']._serialized_end=264
   _globals['_CHECKRESPONSE']._serialized_start=266
   _globals['_CHECKRESPONSE']._serialized_end=301
-  _globals['_CONTROL']._serialized_start=303
-  _globals['_CONTROL']._serialized_end=414
+  _globals['_WEIGHTSREQUEST']._serialized_start=304
+  _globals['_WEIGHTSREQUEST']._serialized_end=453
+  _globals['_REPLICAWEIGHTS']._serialized_start=455
+  _globals['_REPLICAWEIGHTS']._serialized_end=535
+  _globals['_CONTROL']._serialized_start=538
+  _globals['_CONTROL']._serialized_end=702
 # @@protoc_insertion_point(module_scope)

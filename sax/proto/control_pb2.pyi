@@ -40,3 +40,35 @@ class CheckResponse(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     def __init__(self, checkpoint: _Optional[str] = ...) -> None: ...
+
+class WeightsRequest(_message.Message):
+    __slots__ = ("model_id", "action", "source", "version", "expected", "partial", "pausing", "term")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    PAUSING_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    action: str
+    source: str
+    version: str
+    expected: str
+    partial: bool
+    pausing: str
+    term: int
+    def __init__(self, model_id: _Optional[str] = ..., action: _Optional[str] = ..., source: _Optional[str] = ..., version: _Optional[str] = ..., expected: _Optional[str] = ..., partial: bool = ..., pausing: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+
+class ReplicaWeights(_message.Message):
+    __slots__ = ("address", "version", "state", "error")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    version: str
+    state: str
+    error: str
+    def __init__(self, address: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...

@@ -44,6 +44,11 @@ class ControlStub(object):
                 request_serializer=sax_dot_proto_dot_control__pb2.CheckRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_control__pb2.CheckResponse.FromString,
                 _registered_method=True)
+        self.Weights = channel.unary_unary(
+                '/sax.Control/Weights',
+                request_serializer=sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_control__pb2.ReplicaWeights.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -61,6 +66,12 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Weights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +84,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Check,
                     request_deserializer=sax_dot_proto_dot_control__pb2.CheckRequest.FromString,
                     response_serializer=sax_dot_proto_dot_control__pb2.CheckResponse.SerializeToString,
+            ),
+            'Weights': grpc.unary_unary_rpc_method_handler(
+                    servicer.Weights,
+                    request_deserializer=sax_dot_proto_dot_control__pb2.WeightsRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_control__pb2.ReplicaWeights.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +145,33 @@ class Control(object):
             '/sax.Control/Check',
             sax_dot_proto_dot_control__pb2.CheckRequest.SerializeToString,
             sax_dot_proto_dot_control__pb2.CheckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Weights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Control/Weights',
+            sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
+            sax_dot_proto_dot_control__pb2.ReplicaWeights.FromString,
             options,
             channel_credentials,
             insecure,

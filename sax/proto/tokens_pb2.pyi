@@ -320,7 +320,7 @@ class AnswerFormat(_message.Message):
     def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ..., calls: _Optional[str] = ..., kinds: _Optional[str] = ..., reasoning_begin: _Optional[str] = ..., reasoning_end: _Optional[str] = ..., generic: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format", "reasoning_tokens", "schema_violation")
+    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format", "reasoning_tokens", "schema_violation", "weights")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +343,7 @@ class Chunk(_message.Message):
     ANSWER_FORMAT_FIELD_NUMBER: _ClassVar[int]
     REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VIOLATION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -365,7 +366,16 @@ class Chunk(_message.Message):
     answer_format: AnswerFormat
     reasoning_tokens: int
     schema_violation: str
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., reasoning_tokens: _Optional[int] = ..., schema_violation: _Optional[str] = ...) -> None: ...
+    weights: _containers.RepeatedCompositeFieldContainer[WeightRun]
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., reasoning_tokens: _Optional[int] = ..., schema_violation: _Optional[str] = ..., weights: _Optional[_Iterable[_Union[WeightRun, _Mapping]]] = ...) -> None: ...
+
+class WeightRun(_message.Message):
+    __slots__ = ("version", "tokens")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    tokens: int
+    def __init__(self, version: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class FromServer(_message.Message):
     __slots__ = ("chunks", "beats")

@@ -8,6 +8,7 @@ from sax import call_form
 from sax.chat import AnswerFormat
 from sax.proto import tokens_pb2
 from sax.types import AnswerSoFar, HypothesisText, TokenChunk, TokenLogprob
+from sax.weights import WeightRun
 from sax.wire.prompts import extend, put
 
 _Kinds = dict[str, dict[str, list[str]]]
@@ -104,3 +105,17 @@ def decode_answer_format(msg: tokens_pb2.AnswerFormat) -> AnswerFormat:
         (msg.reasoning_begin, msg.reasoning_end) if msg.reasoning_end else None,
         msg.generic,
     )
+
+
+def decode_stop_reason(msg: tokens_pb2.Chunk) -> int | str | None:
+    which = msg.WhichOneof("stop_reason")
+    return getattr(msg, which) if which else None
+
+
+def put_weights(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
+    for run in chunk.weights:
+        msg.weights.add(version=run.version, tokens=run.tokens)
+
+
+def decode_weight_runs(msg: tokens_pb2.Chunk) -> tuple[WeightRun, ...]:
+    return tuple(WeightRun(run.version, run.tokens) for run in msg.weights)

@@ -21,11 +21,14 @@ from sax.wire.asked import (
     decode_answer_format,
     decode_hypothesis,
     decode_logprob,
+    decode_stop_reason,
+    decode_weight_runs,
     encode_logprob,
     put_answer,
     put_answer_format,
     put_hypotheses,
     put_prompt_part,
+    put_weights,
 )
 from sax.wire.prompts import decode_options, decode_prompt, extend, put, put_prompt, update
 
@@ -128,6 +131,8 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         msg.schema_violation = chunk.schema_violation
     if chunk.answer_format is not None:
         put_answer_format(msg.answer_format, chunk.answer_format)
+    if chunk.weights:
+        put_weights(msg, chunk)
     if isinstance(chunk.stop_reason, str):
         msg.stop_text = chunk.stop_reason
     elif chunk.stop_reason is not None:
@@ -148,7 +153,7 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         msg.cached_tokens,
         tuple(map(decode_logprob, scores)) if scores else (),
         tuple(prompt[:]) if prompt else (),
-        _decode_stop_reason(msg),
+        decode_stop_reason(msg),
         msg.seed if msg.HasField("seed") else None,
         tuple(map(decode_hypothesis, found)) if (found := msg.hypotheses) else (),
         msg.version,
@@ -159,12 +164,8 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         traceparent=msg.traceparent,
         reasoning_tokens=msg.reasoning_tokens,
         schema_violation=msg.schema_violation,
+        weights=decode_weight_runs(msg) if msg.weights else (),
     )
-
-
-def _decode_stop_reason(msg: tokens_pb2.Chunk) -> int | str | None:
-    which = msg.WhichOneof("stop_reason")
-    return getattr(msg, which) if which else None
 
 
 def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:

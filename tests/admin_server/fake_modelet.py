@@ -192,6 +192,14 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
         self.obeys = 0
         return control_pb2.DisputeResponse()
 
+    async def Weights(self, request: Any, context: Any) -> control_pb2.ReplicaWeights:
+        """Has weights of a version, or refuses those of a source that names this server."""
+        if request.source and request.source in self.address:
+            raise CheckpointError(f"{request.source} is torn")
+        if request.action == "update":
+            self.weights = request.version
+        return control_pb2.ReplicaWeights(version=self.weights, state="serving")
+
     async def Check(self, request: Any, context: Any) -> control_pb2.CheckResponse:
         self.checks += 1
         if self.cannot_check:

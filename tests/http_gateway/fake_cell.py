@@ -57,6 +57,7 @@ from sax.types import (
     TokenLogprob,
     Version,
 )
+from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs, sampling_from_extra_inputs
 
 LENGTH = 5
@@ -106,6 +107,7 @@ class FakeCell:
     """Implements CellClient; `failure` and `hold_after` make trouble on purpose."""
 
     def __init__(self, *models: PublishedModel) -> None:
+        self.weight_changes: list[WeightChange] = []
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
@@ -245,6 +247,13 @@ class FakeCell:
         await self.list(model_id)
         self.rolled_back.append((model_id, version))
         return version or "0" * 32
+
+    async def change_weights(
+        self, change: WeightChange, timeout_s: float | None = None
+    ) -> Sequence[ReplicaWeights]:
+        await self.list(change.model_id)
+        self.weight_changes.append(change)
+        return [ReplicaWeights("10.0.0.1:10001", change.version or "1", "serving")]
 
     async def events(
         self, model_id: str = "", *, before: int = 0, limit: int = 0

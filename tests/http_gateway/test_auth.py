@@ -97,6 +97,7 @@ ROUTES = [
     ("POST", "/promote"),
     ("POST", "/abort"),
     ("POST", "/rollback"),
+    ("POST", "/weights"),
     ("GET", "/events"),
     ("POST", "/generate"),
     ("GET", "/v1/models"),

@@ -41,6 +41,7 @@ GARBAGE = (
 )
 # Replies of Saxml's that give back the fields of a change that was made, as Saxml's own do.
 CHANGES = {"/publish", "/update", "/unpublish", "/rollback", "/canary", "/promote", "/abort"}
+CHANGES |= {"/weights"}
 LONG = {"/docs", "/openapi.json"}
 
 Route = tuple[str, str, tuple[str, ...]]

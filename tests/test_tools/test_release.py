@@ -110,13 +110,15 @@ def test_a_cut_tree_bears_no_other_version_of_its_images(tmp_path: Path) -> None
     old = version_in((ROOT / "pyproject.toml").read_text())
     for name in ("pyproject.toml", "CHANGELOG.md", "Dockerfile"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    for file in (ROOT / "k8s").rglob("*.yaml"):
+    for file in (*(ROOT / "k8s").rglob("*.yaml"), *(ROOT / "examples").rglob("*.sh")):
         copy = tmp_path / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     cut(tmp_path, "9.8.7", "2026-11-29")
     texts = {
-        file: file.read_text() for file in (*tmp_path.rglob("*.yaml"), tmp_path / "Dockerfile")
+        file: file.read_text()
+        for pattern in ("**/*.yaml", "**/*.sh", "Dockerfile")
+        for file in tmp_path.glob(pattern)
     }
     tag = re.compile(r"sax-[\w-]+:\d+\.\d+\.\d+")
     tagged = [found for text in texts.values() for found in tag.findall(text)]

@@ -7,8 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.house import ROOT
+from tests.images.locks import PROJECT, read_lock
 from tests.tools import site
 from tests.tools.site import BrokenSite, check_built, navigation, pages, publish, write_source
 
@@ -112,3 +114,10 @@ def test_versions_stand_together_and_the_newest_release_comes_first(tmp_path: Pa
     publish(new, served, "v0.9.0")
     assert (served / "v0.9.0" / "index.html").read_text() == "mended"
     assert (served / "v0.2.0" / "index.html").read_text() == "v0.2.0"
+
+
+def test_the_locked_builder_is_one_that_the_group_asks_for() -> None:
+    (asked,) = map(Requirement, PROJECT["dependency-groups"]["site"])
+    pin = read_lock("site")[asked.name]
+    assert pin.version in asked.specifier
+    assert pin.hashes

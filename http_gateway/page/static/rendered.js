@@ -51,7 +51,9 @@ export class Rendered {
     let same = 0;
     while (same < told.length && told[same] === this.#known[from + same]) same++;
     const last = this.into.childNodes.length - 1;
-    if (last === from + same && this.#last && !over && grow(this.into.childNodes[last], this.#last, made[same])) same++;
+    // Only the last block grows: code that is whole is made anew, in colour.
+    const grows = last === from + same && same === made.length - 1 && !over;
+    if (grows && this.#last && grow(this.into.childNodes[last], this.#last, made[same])) same++;
     while (this.into.childNodes.length > from + same) this.into.lastChild?.remove();
     this.into.append(...made.slice(same).map((block, at) => element(block, over || same + at < made.length - 1)));
     this.#known.length = from;

@@ -22,6 +22,7 @@ from model_server.engine.drafting.costs import StepCosts
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.drafting.odds import Odds
 from model_server.engine.part import EnginePart
+from model_server.engine.running.ops import Propose, Runner
 from model_server.engine.sequence import Committing, Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
@@ -361,3 +362,12 @@ class Lookup:
         """Return so many of the next tokens; beyond the last known one they repeat."""
         first, known = self._next, len(self._tokens)
         return tuple(self._tokens[first + place % (known - first)] for place in range(count))
+
+
+def drafting_of(runner: Runner, times: StepTimes | None) -> Drafting | None:
+    """Return the drafting of a runner's engine; None if its limits allow no draft tokens."""
+    limits = runner.limits
+    if not limits.draft_tokens:
+        return None
+    drafts = Drafts(runner, limits.page_size) if runner.ops.get(Propose) else None
+    return Drafting(limits.draft_tokens, limits.decodes, times, drafts)

@@ -47,6 +47,7 @@ class PrefixCache:
         self.pool = PagePool(pages, self._forget)
         self._size = page_size
         self._whole = whole
+        self._renewals = 0
         self._full: dict[bytes, int] = {}  # pages by digest
         self._digests: dict[int, bytes] = {}  # of full pages, by page
         self._heads: dict[bytes, dict[int, Sequence]] = {}  # by digest of their full pages, by id
@@ -77,6 +78,11 @@ class PrefixCache:
         first = len(pages) * self._size
         wanted = sequence.tokens[first : min(most, first + self._size)]
         return _to_copy(pages, *self._partly(self._digest(sequence, len(pages)), wanted))
+
+    def renew(self) -> None:
+        """Find nothing of what is kept now for sequences without digests: it was computed with
+        other weights. What is kept is granted anew as its turn comes."""
+        self._renewals += 1
 
     def follow(self, sequence: Sequence) -> None:
         """Take a sequence that holds its pages into the index, from `paging.kept` pages on."""
@@ -114,7 +120,8 @@ class PrefixCache:
         """Return the digest of the first full pages, extending the sequence's chain up to there."""
         chain = sequence.paging.chain
         if not chain:
-            salt = _salt(sequence).encode(errors="surrogatepass")
+            renewed = f"{self._renewals}:" if self._renewals else ""
+            salt = f"{renewed}{_salt(sequence)}".encode(errors="surrogatepass")
             chain.append(blake2b(salt, digest_size=16, person=b"salt").digest())
         while len(chain) <= pages:
             first = (len(chain) - 1) * self._size

@@ -122,8 +122,32 @@ class Connect(msgspec.Struct, frozen=True, array_like=True, tag=11):
     offers: tuple[str, ...]  # addresses of all hosts, in order
 
 
+class ReadWeights(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Read weights for a later WriteWeights. Its result raises CheckpointError, MemoryPlanError."""
+
+    key: str
+    source: str  # see `loading.new_weights`
+    partial: bool  # only those that are there
+
+
+class WriteWeights(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Put weights that were read into place; a runner that sleeps wakes. No step is in flight."""
+
+    key: str
+
+
+class ForgetWeights(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Drop weights that will not be put into place."""
+
+    key: str
+
+
+class Sleep(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Free weights and pages until WriteWeights. No step is in flight, none may be launched."""
+
+
 # Ops whose result is work, on the caller's thread, while steps go on. Hosts tell how it ended.
-Awaited = ReadAdapter | FetchPages | Connect
+Awaited = ReadAdapter | FetchPages | Connect | ReadWeights
 Op = (
     Choose
     | Encode
@@ -133,6 +157,9 @@ Op = (
     | ExportPages
     | ImportPages
     | DropPages
+    | WriteWeights
+    | ForgetWeights
+    | Sleep
     | Awaited
 )
 

@@ -21,6 +21,7 @@ _TARGETS = tuple(
     f"sax_cpu_{kernel}"
     for kernel in (
         *("plain", "quantized", "low_rank"),
+        *("experts", "experts_gated", "quantized_experts", "quantized_experts_gated"),
         # A kernel whose arguments changed has another name, so that an older library is refused.
         *("unwritten", "overwrite", "write", "attend_to_pages"),
         *("rms_norm", "gated", "heads"),

@@ -10,6 +10,7 @@ score is the log-probability of the suffix after the prefix.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -211,7 +212,7 @@ class GradientPrograms(PassPrograms[GradientInput, Gradients]):
         self.inputs = tuple(inputs)
         self.weights = _places(module, weights)
         tiled = (each for each in module.declarations if each.is_tiled and each.packing is None)
-        self._tiled = {each.path: (each.shape[0], each.shape[1]) for each in tiled}
+        self._tiled = {each.path: each.shape for each in tiled}
         _check_size(module, inputs, self.weights, context, embed)
 
     @staticmethod
@@ -285,7 +286,8 @@ class GradientPrograms(PassPrograms[GradientInput, Gradients]):
     def _plain(self, name: str, gradient: jax.Array) -> jax.Array:
         """Return a gradient as f32, in the shape that the weight has in the checkpoint."""
         if name in self._tiled:
-            gradient = plain_weight(gradient, self._tiled[name])
+            *rows, inputs = shape = self._tiled[name]
+            gradient = plain_weight(gradient, (math.prod(rows), inputs)).reshape(shape)
         return gradient.astype(jnp.float32)
 
 

@@ -13,6 +13,7 @@ from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers.attention import Attention
+from model_server.models.layers.experts import Experts
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import Embedding, Linear, RmsNorm, run_layer
 from model_server.models.layers.rope import Rope
@@ -148,7 +149,7 @@ def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
     rows, of_head = _places(tokens), _places(heads)
     for _, node in nnx.iter_graph(model):
         own = isinstance(node, RmsNorm | GatedFeedForward | Attention)
-        if own or (isinstance(node, Linear) and node.skips):
+        if own or (isinstance(node, Linear | Experts) and node.skips):
             node.live = nnx.Variable(rows)
     head = getattr(model, "head", None) or getattr(model, "embedding", None)
     if isinstance(head, Linear | Embedding) and head.skips:

@@ -20,12 +20,22 @@ from model_server.models.layers.expert_blocks import (
     count_of,
     in_blocks,
 )
-from model_server.models.layers.layers import Activation, ClampedGate, Names, gate_of, gated
+from model_server.models.layers.expert_tiles import TiledKernels, in_tiles
+from model_server.models.layers.layers import (
+    Activation,
+    ClampedGate,
+    LiveRows,
+    Names,
+    gate_of,
+    gated,
+    live_of,
+)
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.divided_product import mesh_of
 from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.source import Portion, Stacked, Tensor, Transposed
+from model_server.models.weights.tiled import TiledExperts
 from model_server.models.weights.weight import WeightForm, weight
 
 # Experts on a mesh: whole experts over one axis, each expert's width over another.
@@ -342,31 +352,23 @@ class Experts(nnx.Module):
         form: WeightForm,
         weigh_inputs: bool = False,
     ) -> None:
-        count = sources.count
-
-        def stacked(outputs: int, inputs: int, axes: Any, source: Names) -> nnx.Param:
-            return weight(
-                (count, outputs, inputs),
-                axes,
-                source,
-                dtype=form.dtype,
-                spread=0.02,
-                quantization=form.quantization,
-                layout=form.layout,
-            )
-
         self.gated = sources.gate is not None
-        if sources.gate is not None:
-            self.gate = stacked(ffw, embed, _UP_AXES, sources.gate)
-        self.up = stacked(ffw, embed, _UP_AXES, sources.up)
-        self.down = stacked(embed, ffw, _DOWN_AXES, sources.down)
-        self.activation = activation
-        self.division = ExpertDivision.of(self._kernels(), form.layout, weigh_inputs=weigh_inputs)
+        self.live: LiveRows = nnx.data(None)
+        self._declare(embed, ffw, sources, form, tiles=form.tiles)
+        held = tuple(part.get_value() for part in self._weights if part is not None)
+        if form.tiles and not all(isinstance(each, TiledExperts) for each in held):
+            self._declare(embed, ffw, sources, form, tiles=False)  # all are native, or none
+        self.activation, self.weigh_inputs = activation, weigh_inputs
+        self.division = (
+            None
+            if self.skips
+            else ExpertDivision.of(self._kernels(), form.layout, weigh_inputs=weigh_inputs)
+        )
         self.biased = sources.biases is not None
         if sources.biases is not None:
             gate, up, down = sources.biases
             self.gate_bias, self.up_bias, self.down_bias = (
-                weight((count, size), axes[:2], source, dtype=jnp.float32, spread=0.0)
+                weight((sources.count, size), axes[:2], source, dtype=jnp.float32, spread=0.0)
                 for size, axes, source in (
                     (ffw, _UP_AXES, gate),
                     (ffw, _UP_AXES, up),
@@ -374,16 +376,53 @@ class Experts(nnx.Module):
                 )
             )
 
+    def _declare(
+        self, embed: int, ffw: int, sources: ExpertSources, form: WeightForm, *, tiles: bool
+    ) -> None:
+        def stacked(outputs: int, inputs: int, axes: Any, source: Names) -> nnx.Param:
+            return weight(
+                (sources.count, outputs, inputs),
+                axes,
+                source,
+                dtype=form.dtype,
+                spread=0.02,
+                quantization=form.quantization,
+                layout=form.layout,
+                tiles=tiles,
+            )
+
+        if sources.gate is not None:
+            self.gate = stacked(ffw, embed, _UP_AXES, sources.gate)
+        self.up = stacked(ffw, embed, _UP_AXES, sources.up)
+        self.down = stacked(embed, ffw, _DOWN_AXES, sources.down)
+
+    @property
+    def skips(self) -> bool:
+        """True if the native products compute it, which leave out padding."""
+        return isinstance(self.up.get_value(), TiledExperts)
+
     def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
-        run = functools.partial(self.division.run, x, routes, self._kernels(), self.activation)
-        if not self.biased:
-            return run()
-        made = run(ExpertBiases(self.gate_bias[...], self.up_bias[...]))
-        return made + weighted_rows(routes, self.down_bias[...])
+        biases = ExpertBiases(self.gate_bias[...], self.up_bias[...]) if self.biased else None
+        if self.division is None:
+            made = in_tiles(
+                *(x, routes, TiledKernels(*self._values), self.activation, live_of(self)),
+                biases=biases,
+                weigh_inputs=self.weigh_inputs,
+            )
+        else:
+            made = self.division.run(x, routes, self._kernels(), self.activation, biases)
+        return made + weighted_rows(routes, self.down_bias[...]) if self.biased else made
+
+    @property
+    def _weights(self) -> tuple[nnx.Param | None, nnx.Param, nnx.Param]:
+        return self.gate if self.gated else None, self.up, self.down
+
+    @property
+    def _values(self) -> Any:
+        return tuple(None if each is None else each.get_value() for each in self._weights)
 
     def _kernels(self) -> Kernels:
-        gate = self.gate.get_value() if self.gated else None
-        return Kernels(gate, self.up.get_value(), self.down.get_value())
+        return Kernels(*self._values)
 
 
 def weighted_rows(routes: Routes, table: jax.Array) -> jax.Array:

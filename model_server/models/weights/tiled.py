@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.kernels.cpu import tiles
+from model_server.kernels.cpu.experts import ExpertForm
 from model_server.kernels.cpu.tiles import ByteForm, ByteTiles
 
 
@@ -26,6 +28,10 @@ class Tiled:
     @property
     def dtype(self) -> jnp.dtype:
         return self.values.dtype
+
+    @property
+    def byte_form(self) -> None:
+        """None: it is not quantised."""
 
     def rows(self, index: jax.Array) -> jax.Array:
         """f32[T, in]: these rows."""
@@ -49,6 +55,10 @@ class TiledQuantized:
     def shape(self) -> tuple[int, int]:
         return self.form.shape
 
+    @property
+    def byte_form(self) -> ByteForm:
+        return self.form
+
     def rows(self, index: jax.Array) -> jax.Array:
         """f32[T, in]: these rows, dequantised."""
         return tiles.byte_rows(self.values, self.form, index)
@@ -58,32 +68,69 @@ class TiledQuantized:
         return tiles.byte_product(self.form, x, self.values, live)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class TiledExperts:
+    """E weights [out, in], plain or quantised."""
+
+    values: jax.Array | ByteTiles  # of all E * out rows
+    form: ExpertForm = field(metadata={"static": True})
+    dtype: Any = field(metadata={"static": True})  # after dequantising
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.form.count, self.form.outputs, self.form.inputs
+
+    @property
+    def byte_form(self) -> ByteForm | None:
+        return self.form.of_bytes
+
+
+InTiles = Tiled | TiledQuantized | TiledExperts
+
+
 def tiled_placeholder(
     shape: tuple[int, ...],
     packing: Packing | None,
     dtype: Any,
     zeros: Callable[..., Any] = jnp.zeros,
-) -> Tiled | TiledQuantized | None:
+) -> InTiles | None:
     """Zeros in the shapes of a weight in tiles; None: the native products do not take it.
 
     zeros: makes each array.
     """
-    if len(shape) != 2 or dtype != jnp.bfloat16:  # many rows are multiplied in bfloat16
+    if dtype != jnp.bfloat16:  # a plain one is multiplied in bfloat16
         return None
-    outputs, inputs = shape
-    if packing is None:
-        whole = zeros(tiles.plain_shape((outputs, inputs)), dtype)
-        return Tiled(whole, (outputs, inputs))
-    form = form_of((outputs, inputs), packing)
-    if packing.kind not in _BITS or not form.fits:
+    if packing is not None and packing.kind not in _BITS:
         return None
-    return TiledQuantized(form.tiles(zeros), form, dtype)
+    *of_experts, outputs, inputs = shape
+    rows = math.prod((*of_experts, outputs)), inputs
+    form = None if packing is None else form_of(rows, packing)
+    if len(shape) == 3:
+        experts = ExpertForm(shape[0], outputs, inputs, form)
+        return (
+            TiledExperts(_zeros(rows, form, dtype, zeros), experts, dtype) if experts.fits else None
+        )
+    if len(shape) != 2 or not (form is None or form.fits):
+        return None
+    made = _zeros(rows, form, dtype, zeros)
+    return Tiled(made, rows) if form is None else TiledQuantized(made, form, dtype)
+
+
+def _zeros(
+    rows: tuple[int, int], form: ByteForm | None, dtype: Any, zeros: Callable[..., Any]
+) -> Any:
+    return zeros(tiles.plain_shape(rows), dtype) if form is None else form.tiles(zeros)
 
 
 def lay_out(
     packing: Packing | None, plain: dict[str, np.ndarray], made: dict[str, np.ndarray]
 ) -> None:
-    """Fill the tiles `made` of a weight's rows; both by the names of leaves."""
+    """Fill the tiles `made` of a weight's rows; both by the names of leaves.
+
+    Rows [E, out, in] of whole experts lie one below the other.
+    """
+    plain = {part: array.reshape(-1, array.shape[-1]) for part, array in plain.items()}
     if packing is None:
         tiles.lay_out_plain(plain[""], made[""])
         return

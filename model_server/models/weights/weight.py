@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.packed import HALF_BYTES, Packing
+from model_server.kernels.cpu.tiles import ByteTiles
 from model_server.models.weights.low_rank import AdapterRoom, LowRankFactor
 from model_server.models.weights.quantization import AsStored, Quantization
 from model_server.models.weights.quantized import Quantized, placeholder
@@ -28,7 +29,7 @@ from model_server.models.weights.sharding import (
     bytes_per_device,
 )
 from model_server.models.weights.source import WeightSource, source_of
-from model_server.models.weights.tiled import Tiled, TiledQuantized, tiled_placeholder
+from model_server.models.weights.tiled import InTiles, tiled_placeholder
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ def _declarations(state: nnx.State) -> Iterator[Declaration]:
         meta, value = param.get_metadata(), param.get_value()
         whole = value.values if isinstance(value, Quantized) else value  # tiles have its shape
         leaves = tuple(_leaves(value, meta["axes"]))
-        tiled = isinstance(value, Tiled | TiledQuantized)
+        tiled = isinstance(value, InTiles)
         yield Declaration(
             path=".".join(map(str, path)),
             shape=tuple(whole.shape),
@@ -278,13 +279,13 @@ def _declarations(state: nnx.State) -> Iterator[Declaration]:
 
 
 def _leaves(value: Any, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
-    if isinstance(value, TiledQuantized):
-        for part, array in value.values._asdict().items():
+    if isinstance(value, InTiles):
+        parts = (
+            value.values._asdict() if isinstance(value.values, ByteTiles) else {"": value.values}
+        )
+        for part, array in parts.items():
             if array is not None:
                 yield Leaf(part, tuple(array.shape), array.dtype, (None,) * array.ndim)
-        return
-    if isinstance(value, Tiled):
-        yield Leaf("", tuple(value.values.shape), value.dtype, (None,) * value.values.ndim)
         return
     if not isinstance(value, Quantized):
         yield Leaf("", tuple(value.shape), value.dtype, axes)
@@ -294,15 +295,15 @@ def _leaves(value: Any, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
             yield Leaf(part, tuple(array.shape), array.dtype, axes)
 
 
-def _plain(value: Tiled | TiledQuantized, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
+def _plain(value: InTiles, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
     """Yield the leaves of a weight in tiles as a checkpoint gives them."""
-    if isinstance(value, Tiled):
+    if (form := value.byte_form) is None:
         yield Leaf("", value.shape, value.dtype, axes)
         return
-    outputs, inputs = value.shape
-    yield Leaf("values", value.shape, jnp.int4 if value.form.bits == 4 else jnp.int8, axes)
-    for part in ("scales", "offsets") if value.form.offset else ("scales",):
-        yield Leaf(part, (outputs, inputs // value.form.block), jnp.float32, axes)
+    *outer, inputs = value.shape
+    yield Leaf("values", value.shape, jnp.int4 if form.bits == 4 else jnp.int8, axes)
+    for part in ("scales", "offsets") if form.offset else ("scales",):
+        yield Leaf(part, (*outer, inputs // form.block), jnp.float32, axes)
 
 
 def leaf_shapes(blueprint: Blueprint, layout: Layout) -> list[jax.ShapeDtypeStruct]:

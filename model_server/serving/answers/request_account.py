@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.request import PromptChunk
-from model_server.serving.lm_figures import Spans
+from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.metrics.request_tally import RequestTally
 from sax.errors import Internal, SaxError, wire_name
@@ -23,6 +23,7 @@ from sax.tracing import attributes as names
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import Span, SpanKind, Tracer, Value
 from sax.types import GenerateRequest, TokenChunk
+from sax.weights import PUBLISHED, WeightRun, add_run, runs_of
 
 _MOST_CHUNKS = 64  # spans of one prompt; chunks of longer ones share some
 
@@ -191,18 +192,21 @@ class AnswerTrace:
 
 
 class RequestAccount:
-    def __init__(self, stats: MethodStats, tally: RequestTally, intervals: Spans) -> None:
-        """intervals: mean per token after the first, of its model's answers."""
+    def __init__(self, stats: MethodStats, tally: RequestTally, servable: LmServable) -> None:
         self.times = RequestTimes(tally, time.monotonic())
         self.trace: AnswerTrace | None = None  # None: nobody traces it
         self.checked = tally.checked  # verdicts of finished answers
         self._stats = stats
         self._tally = tally
-        self._intervals = intervals
+        self._intervals = servable.token_intervals
+        self._weights = servable.weights
+        self._runs: list[WeightRun] = []  # of all tokens of the answer so far
         stats.begin()
 
     def told(self, engine_request: EngineRequest) -> EngineRequest:
         """Return the engine's request with what the trace needs."""
+        if engine_request.answer:
+            self._runs = [WeightRun("", len(engine_request.answer))]
         return engine_request if self.trace is None else replace(engine_request, traced=True)
 
     def submitted(self, engine_request: EngineRequest) -> None:
@@ -211,7 +215,17 @@ class RequestAccount:
     def traced(
         self, update: SequenceUpdate, chunk_of: Callable[[SequenceUpdate], TokenChunk]
     ) -> TokenChunk:
-        """Return the chunk of an update, and note what making it took."""
+        """Return the chunk of an update, and note what making it took, and which weights."""
+        if update.result.token is not None or update.hypotheses:
+            add_run(self._runs, self._weights.version or PUBLISHED)
+        chunk = self._traced(update, chunk_of)
+        if chunk.finish_reason and self._weights.version:
+            return replace(chunk, weights=runs_of(self._runs, chunk.completion_tokens))
+        return chunk
+
+    def _traced(
+        self, update: SequenceUpdate, chunk_of: Callable[[SequenceUpdate], TokenChunk]
+    ) -> TokenChunk:
         trace = self.trace
         if trace is None:
             return chunk_of(update)

@@ -40,7 +40,7 @@ class RunningRequest:
         self.servable = servable
         self.request_id = ""  # as the caller named it, for the log
         self.account = RequestAccount(
-            servable.methods[method], metrics.tally(servable.model_id), servable.token_intervals
+            servable.methods[method], metrics.tally(servable.model_id), servable
         )
         self.holds: tuple[PreparedImage, ...] = ()  # images that its engine request needs
         self._sink = sink

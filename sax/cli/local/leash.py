@@ -9,6 +9,7 @@ Linux and macOS.
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import signal
@@ -17,6 +18,7 @@ import threading
 import time
 
 DRAIN_S = 30.0  # longer than the servers' own drain timeout
+_IMPORTS_S = 3.0  # what is made until then stays, so garbage is collected from then on
 
 
 def main() -> None:
@@ -25,6 +27,8 @@ def main() -> None:
         raise SystemExit(2)
     module, *flags = sys.argv[1:]
     threading.Thread(target=_end_with_supervisor, name="leash", daemon=True).start()
+    gc.disable()
+    threading.Thread(target=_collect_later, name="garbage", daemon=True).start()
     sys.argv = [module, *flags]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -35,6 +39,12 @@ def _end_with_supervisor() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(DRAIN_S)
     os._exit(1)
+
+
+def _collect_later() -> None:
+    time.sleep(_IMPORTS_S)
+    gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":

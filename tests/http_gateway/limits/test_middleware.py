@@ -262,6 +262,7 @@ FORBIDDEN: list[tuple[str, str, dict[str, object]]] = [
     ("POST", "/listcell", {"model": "/sax/test/smollm2"}),
     ("POST", "/unpublish", {"model": "/sax/test/smollm2"}),
     ("POST", "/rollback", {"model": "/sax/test/smollm2"}),
+    ("POST", "/weights", {"model": "/sax/test/smollm2"}),
     ("POST", "/canary", {"model": "/sax/test/smollm2", "percent": 10}),
     ("POST", "/promote", {"model": "/sax/test/smollm2"}),
     ("POST", "/abort", {"model": "/sax/test/smollm2"}),

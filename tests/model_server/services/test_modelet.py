@@ -307,6 +307,30 @@ async def test_only_who_may_load_models_may_dispute_and_check() -> None:
         await service.Dispute(control_pb2.DisputeRequest(term=7, disputed_term=9), None)
     with pytest.raises(PermissionDenied):
         await service.Check(control_pb2.CheckRequest(model_path="x"), None)
+    with pytest.raises(PermissionDenied, match="may not change weights"):
+        await service.Weights(control_pb2.WeightsRequest(model_id=MODEL, action="status"), None)
+
+
+async def test_a_paused_model_computes_nothing_and_weights_that_cannot_change_stay() -> None:
+    async with serving(FakeModels()) as served:
+
+        async def ask(action: str, model: str = MODEL) -> control_pb2.ReplicaWeights:
+            request = control_pb2.WeightsRequest(model_id=model, action=action, source="/x")
+            return await served.control.Weights(request)
+
+        told = await ask("status")
+        assert (told.version, told.state) == ("0", "serving")
+        assert (await ask("pause")).state == "paused"
+        waiting = asyncio.ensure_future(served.lm.Generate(lm_request()))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert (await ask("resume")).state == "serving"
+        assert (await waiting).texts[0].text
+        for action in ("update", "sleep"):
+            error = await error_of(ask(action))
+            assert isinstance(error, Unavailable), action
+            assert "does not read weights" in str(error), action
+        assert isinstance(await error_of(ask("pause", OTHER)), NotLoaded)
 
 
 async def test_a_server_recovers_from_a_bogus_term_by_a_dispute() -> None:

@@ -25,6 +25,7 @@ from sax.proto import (
     admin_pb2_grpc,
     cell_pb2,
     cell_pb2_grpc,
+    control_pb2,
     custom_pb2,
     custom_pb2_grpc,
     lm_pb2,
@@ -46,6 +47,7 @@ from sax.types import (
     TokenChunk,
     Version,
 )
+from sax.weights import WeightChange
 from sax.wire.embed import decode_embed, encode_embedded
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.models import decode_spec, encode_published
@@ -53,6 +55,7 @@ from sax.wire.records import encode_event, encode_version
 from sax.wire.rpc import server_options
 from sax.wire.servers import encode_joined
 from sax.wire.tokens import decode_generate, encode_chunk, encode_failure
+from sax.wire.weights import decode_weights
 
 
 class FakeCell(
@@ -66,6 +69,7 @@ class FakeCell(
 
     def __init__(self) -> None:
         self.models: dict[str, PublishedModel] = {}
+        self.weight_changes: list[WeightChange] = []
         self.versions: dict[str, list[Version]] = {}  # the newest first
         self.events: list[Event] = []  # the oldest first
         self.asked: list[GenerateRequest] = []
@@ -167,6 +171,12 @@ class FakeCell(
 
     async def Abort(self, request: cell_pb2.AbortRequest, context: Any) -> Any:
         return cell_pb2.AbortResponse(uuid=self._end_canary(request.model_id))
+
+    async def Weights(self, request: control_pb2.WeightsRequest, context: Any) -> Any:
+        self._find(request.model_id)
+        self.weight_changes.append(decode_weights(request))
+        replica = control_pb2.ReplicaWeights(address="10.0.0.1:1", version="7", state="serving")
+        return cell_pb2.WeightsResponse(replicas=[replica])
 
     def _end_canary(self, model_id: str) -> bytes:
         published = self._find(model_id)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.tools.release.cutting import cut_changelog, cut_images, cut_project, version_in
 
-_TAGGED = ("Dockerfile", "docs/**/*.md", "k8s/**/*.yaml")
+_TAGGED = ("Dockerfile", "docs/**/*.md", "examples/**/*.sh", "k8s/**/*.yaml")
 
 
 def copy_tree(source: Path, to: Path) -> Path:

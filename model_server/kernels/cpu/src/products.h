@@ -117,7 +117,7 @@ static void pairs_of(const float* x, size_t inputs, size_t row, void* to) {
 
 // Rows are multiplied in groups of about equal size. Of each group the first four numbers of every row
 // lie side by side, then the next.
-constexpr size_t kMostBytesRows = kAccumulators >= 24 ? 6 : kFewRegisters ? 4 : 1;
+constexpr size_t kMostBytesRows = kAccumulators >= 5 ? 4 : 1;
 
 SAX_INLINE size_t rows_of_group(size_t rows) { return in_parts(rows, in_parts(rows, kMostBytesRows)); }
 
@@ -161,13 +161,15 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& r
       Wholes wholes[R];
       for (int r = 0; r < R; ++r) wholes[r] = scaling.folded ? beginning(sums[r]) : no_wholes();
       for (; i < stop; i += BITS == 8 ? 4 : 8, at += 64) {
-        if (R <= 4) __builtin_prefetch(at + 8 * 64);
+        __builtin_prefetch(at + 8 * 64);
         B both = load_bytes(at);
         Bytes four = bytes_in(BITS == 8 ? both : low_nibbles(both));
-        for (int r = 0; r < R; ++r, x += kBytesOfFour) add_four(wholes[r], four, x);
+        for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
+        x += R * kBytesOfFour;
         if constexpr (BITS == 4) {
           four = bytes_in(high_nibbles(both));
-          for (int r = 0; r < R; ++r, x += kBytesOfFour) add_four(wholes[r], four, x);
+          for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
+          x += R * kBytesOfFour;
         }
       }
       for (int r = 0; r < R; ++r) totals[r] = fma(value_of(wholes[r]), scaling.scale, totals[r]);

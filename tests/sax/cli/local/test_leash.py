@@ -39,3 +39,15 @@ def test_a_leash_without_a_module_says_how_to_use_it(tmp_path: Path) -> None:
     code, text = leashed(tmp_path)
     assert code == 2
     assert "MODULE" in text
+
+
+def test_garbage_is_collected_once_the_module_has_been_imported(tmp_path: Path) -> None:
+    source = """
+import gc, time
+print(gc.isenabled())
+while not gc.isenabled():
+    time.sleep(0.05)
+print(gc.get_freeze_count() > 0)
+"""
+    (tmp_path / "hello.py").write_text(source)
+    assert leashed(tmp_path, "hello") == (0, "False\nTrue\n")

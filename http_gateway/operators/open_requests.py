@@ -1,4 +1,4 @@
-"""RunningRequests: the requests that this gateway answers now, which operators can end, and what
+"""OpenRequests: the requests that this gateway answers now, which operators can end, and what
 each key has used since it started."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KeyUse:
     last_s: float = 0.0  # seconds since the epoch
 
 
-class RunningRequest:
+class OpenRequest:
     """One request. Its receiver raises Cancelled once an operator ends it, where the app would
     notice a client that leaves."""
 
@@ -98,14 +98,14 @@ def _cancelled() -> Cancelled:
     return Cancelled("an operator of this gateway ended the request")
 
 
-class RunningRequests:
+class OpenRequests:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._numbers = count(1)
-        self._running: dict[int, RunningRequest] = {}
+        self._running: dict[int, OpenRequest] = {}
         self._uses: OrderedDict[str, KeyUse] = OrderedDict()  # the one used last is the last
 
-    def __iter__(self) -> Iterator[RunningRequest]:
+    def __iter__(self) -> Iterator[OpenRequest]:
         return iter(self._running.values())
 
     @property
@@ -113,12 +113,12 @@ class RunningRequests:
         """Return what keys have used, the one that was used last first."""
         return list(reversed(self._uses.values()))
 
-    def begin(self, scope: Scope, receive: Receive, send: Send) -> RunningRequest:
-        request = RunningRequest(next(self._numbers), scope, receive, send)
+    def begin(self, scope: Scope, receive: Receive, send: Send) -> OpenRequest:
+        request = OpenRequest(next(self._numbers), scope, receive, send)
         self._running[request.number] = request
         return request
 
-    def leave(self, request: RunningRequest) -> None:
+    def leave(self, request: OpenRequest) -> None:
         """Forget a request, and count what it used."""
         del self._running[request.number]
         record = request.record
@@ -133,17 +133,17 @@ class RunningRequests:
         if len(self._uses) > _MOST_KEYS:
             self._uses.popitem(last=False)
 
-    def get(self, number: int) -> RunningRequest:
+    def get(self, number: int) -> OpenRequest:
         """Raises NotFound."""
         if (found := self._running.get(number)) is None:
             raise NotFound(f"no request has the number {number}: it has ended", param="number")
         return found
 
 
-class Running:
+class NotedRequests:
     """ASGI middleware, within `Auth`: keeps the requests that can reach a model while they run."""
 
-    def __init__(self, app: ASGIApp, *, running: RunningRequests) -> None:
+    def __init__(self, app: ASGIApp, *, running: OpenRequests) -> None:
         self._app = app
         self._running = running
 

@@ -1,0 +1,40 @@
+"""The example trains: its reward rises, and its log-probabilities are the sampler's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.grpo import policy
+from examples.grpo.grpo import plotted, reward, train
+from model_server.config import ModelServerConfig
+from model_server.sampler import Sampler
+from sax.errors import CheckpointError
+
+
+def test_the_reward_counts_the_digits_that_are_right() -> None:
+    told = ("12", "02", "10", "1x", "xy", "1")
+    assert [reward((5, 7), policy.ids_of(each)) for each in told] == [1, 0.55, 0.55, 0.5, 0, 0.5]
+    assert policy.text_of(policy.ids_of("5+7=12")) == "5+7=12"
+    assert plotted([0.0, 1.0] * 10).count("<text") == 4
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_trained_and_sampled_log_probabilities_are_equal_and_the_reward_rises(
+    tmp_path: Path,
+) -> None:
+    policy.write_folder(tmp_path / "policy", policy.random_weights(0))
+    config = ModelServerConfig(slots=16, page_size=16, max_context=64)
+    with Sampler(str(tmp_path / "policy"), config=config) as sampler:
+        steps = list(train(sampler, 60))
+        assert sampler.version == "61"
+        with pytest.raises(CheckpointError, match=r"lacks model\.norm\.weight"):
+            sampler.update_weights({})
+        answer, *_ = sampler.sample([policy.ids_of("1+1=")], max_tokens=2)
+        assert answer.weights == (("61", 2),)
+    assert [each.divergence for each in steps] == [0.0] * 60
+    assert all(0 < each.plain < 0.1 for each in steps), "the plain model rounds elsewhere"
+    first, last = (sum(each.reward for each in part) / 10 for part in (steps[:10], steps[-10:]))
+    assert last > first + 0.05
