@@ -19,6 +19,7 @@ from typing import Any
 from tests.k8s.page.programs import BOOL, FILE, VALUE, Flags, Kind
 
 GCLOUD = (
+    *(f"compute tpus tpu-vm {verb}" for verb in ("create", "describe", "scp", "ssh")),
     "artifacts repositories create",
     "artifacts repositories delete",
     "auth configure-docker",

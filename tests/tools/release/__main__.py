@@ -80,7 +80,7 @@ def _rehearse(given: argparse.Namespace) -> None:
         notes = notes_of((tree / "CHANGELOG.md").read_text(), version)
     packages = (str(each) for each in given.to.iterdir() if each.suffix in (".whl", ".gz"))
     subprocess.run((sys.executable, "-m", "twine", "check", "--strict", *packages), check=True)
-    here = next(each for each in wheels if _fits(each))
+    here = min(filter(_fits, wheels), key=lambda each: each.name.endswith("-any.whl"))
     with tempfile.TemporaryDirectory() as folder:
         with _timed("installation"):
             installed = environment(Path(folder), f"{here}[cpu]")
@@ -127,7 +127,7 @@ def _build(tree: Path, to: Path, machines: list[str]) -> list[Path]:
 def _try(installed: Environment, model: Path) -> None:
     versions = installed.versions()
     print(versions)
-    if platform.machine() in MACHINES and "native" not in versions:
+    if platform.machine() in MACHINES and "native, for" not in versions:
         sys.exit("the native kernels of the wheel do not run here")
     answer = installed.answer(model)
     print(answer)
