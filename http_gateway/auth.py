@@ -1,7 +1,7 @@
 """Authentication: reads the token of every HTTP request and forwards it to the cell.
 
-With a token file every request needs a valid token, except probes and a browser's for the page,
-which holds no data. Either way, calls to the cell
+With a token file every request needs a valid token, except probes and a browser's for its pages,
+which hold no data. Either way, calls to the cell
 carry the user's token and never the gateway's own, so that no user gains rights by going through
 the gateway. They name the client's address too, by which servers tell users without tokens apart.
 Pure ASGI.
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_gateway.access.record import RequestRecord
 from http_gateway.client_address import Network, client_host
+from http_gateway.docs_page import asks_for_docs
 from http_gateway.page.routes import asks_for_page
 from http_gateway.problems import answer
 from sax.auth.acl import ANYONE, Principal, enter_call
@@ -70,7 +71,7 @@ class Auth:
 
     def _caller(self, scope: Scope, token: str) -> Principal:
         if not token:
-            if scope["path"] in PROBES or asks_for_page(scope):
+            if scope["path"] in PROBES or asks_for_page(scope) or asks_for_docs(scope):
                 return ANYONE
             raise Unauthenticated(
                 "no API key: send `Authorization: Bearer KEY` or `x-api-key: KEY` with the token "

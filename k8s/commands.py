@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from k8s.render_command import render
-from sax.command import PLAIN, AsJson, fail, show_findings
+from sax.command import PLAIN, CommandLine, CommandResult, fail, findings_result
 from sax.errors import InvalidRequest, SaxError
-from sax.finding import PROBLEM, worst
 
 if TYPE_CHECKING:
     from k8s.doctor.snapshot import ClusterNeeds, Snapshot
 
-k8s = typer.Typer(
+k8s = CommandLine(
     name="k8s",
     help="Render Kubernetes manifests, diagnose a cluster.",
     no_args_is_help=True,
     **PLAIN,
 )
-_WELL, _PROBLEMS, _BLIND = 0, 1, 2
+_BLIND = 2  # exit status: the cluster could not be inspected
 
 
 def doctor(
@@ -56,8 +55,7 @@ def doctor(
             help="Also check that this is installed; repeatable.",
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandResult:
     """Diagnose a live cluster: report problems and how to fix them, without changing anything.
 
     Checks the API server, the controllers and webhooks of the kinds in use, TPU node pools, quota,
@@ -80,9 +78,7 @@ def doctor(
         fail(error, _BLIND)
     from k8s.doctor.diagnosis import diagnose
 
-    found = diagnose(snapshot, wanted)
-    show_findings(found, as_json)
-    raise typer.Exit(_PROBLEMS if worst(found) == PROBLEM else _WELL)
+    return findings_result(diagnose(snapshot, wanted))
 
 
 def _wanted(

@@ -5,6 +5,7 @@ Runs `model_server.plan` in its own process, as `sax plan` does, and renders wit
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -37,6 +38,7 @@ from k8s.pathways_flags import (
 from sax.command import (
     WRONG,
     Chip,
+    CommandResult,
     MaxContext,
     ModelPath,
     Overrides,
@@ -177,7 +179,7 @@ def render(
     worker_priority_class: WorkerPriorityClass = None,
     enable_metrics_collection: MetricsCollection = False,
     output_dir: OutputDir = None,
-) -> None:
+) -> CommandResult:
     """Print Kubernetes manifests that serve a model on TPU slices of Kubernetes Engine.
 
     Plans the model first (`sax plan`) to derive hosts, chips, node labels and memory; if it does
@@ -200,7 +202,7 @@ def render(
         if chip is not None and topology != _AUTO:
             raise InvalidRequest("--chip goes with --topology auto", param="chip")
         placed = _place(order, topology, chip, machine_type, no_plan)
-        _write(_made(order, placed, _command(ctx)), output_dir)
+        return _written(_made(order, placed, _command(ctx)), output_dir)
     except MemoryPlanError as error:
         fail(error, _DOES_NOT_FIT)
     except InvalidRequest as error:
@@ -287,7 +289,7 @@ def _check_model(order: Order) -> None:
 
 
 def _planned(order: Order, topology: str, chip: str | None) -> Planned:
-    """Run the planner, whose progress and errors go to stderr."""
+    """Run the planner, whose progress goes to stderr. Raises InvalidRequest."""
     from k8s.render.planned import read_plan
 
     options = {
@@ -303,9 +305,9 @@ def _planned(order: Order, topology: str, chip: str | None) -> Planned:
     # Keep jax from looking for accelerators: a plan needs none.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode == WRONG:  # it has printed why
-        say("sax: the model was not planned; --no-plan renders without a plan")
-        raise typer.Exit(WRONG)
+    if done.returncode == WRONG:
+        why = json.loads(done.stdout)["error"]["text"]
+        raise InvalidRequest(f"{why}; --no-plan renders without a plan")
     return read_plan(done.stdout)
 
 
@@ -315,11 +317,12 @@ def _made(order: Order, placed: SlicePlacement, command: str) -> Rendered:
     return render(order, placed, command)
 
 
-def _write(made: Rendered, folder: Path | None) -> None:
-    if folder is None:
-        sys.stdout.write(made.as_text())
-        return
+def _written(made: Rendered, folder: Path | None) -> CommandResult:
+    """Return the manifests, or write them into a folder. Raises InvalidRequest."""
     files = made.as_files()
+    if folder is None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(made.objects)}
+        return CommandResult(listed, lambda: sys.stdout.write(made.as_text()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if strange := _not_ours(folder, files):
@@ -332,7 +335,9 @@ def _write(made: Rendered, folder: Path | None) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as exc:
         raise InvalidRequest(f"--output-dir {folder}: {exc.strerror}", param="output_dir") from exc
-    say(f"wrote {', '.join(files)} to {folder}; apply: kubectl apply --server-side -k {folder}")
+    apply = f"kubectl apply --server-side -k {folder}"
+    told = f"wrote {', '.join(files)} to {folder}; apply: {apply}"
+    return CommandResult({"folder": str(folder), "wrote": [*files]}, lambda: say(told))
 
 
 def _not_ours(folder: Path, names: Iterable[str]) -> Path | None:

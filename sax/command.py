@@ -6,31 +6,45 @@ are not imported here, and the libraries that they compute with need not be inst
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
-from sax.errors import InvalidRequest, SaxError
-from sax.finding import OK, PROBLEM, WARNING, Finding
+from sax.errors import InvalidRequest, SaxError, Unavailable, wire_name
+from sax.finding import OK, PROBLEM, WARNING, Finding, worst
 from sax.format import quoted
 from sax.host import missing_model_server
 from sax.overrides.json_text import json_remedy
 
 FAILED, WRONG = 1, 2  # exit statuses: an error, bad arguments
 
+
+def _hyphens(name: str) -> str:
+    """Take the servers' spelling of a flag, --max_context, for the option --max-context."""
+    return name.replace("_", "-")
+
+
 # Plain text and short names for help: settings of every Typer app of ours.
 PLAIN: dict[str, Any] = {
     "rich_markup_mode": None,
     "add_completion": False,
     "pretty_exceptions_enable": False,
-    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "context_settings": {
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": _hyphens,
+    },
 }
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all replicas are ready.")]
 Chip = Annotated[str | None, typer.Option(help="Chip for --topology auto (default: v5e).")]
 ModelPath = Annotated[
@@ -104,25 +118,138 @@ def tokens_of(text: str | None) -> int | Literal["auto"] | None:
 
 def check_installed(ctx: typer.Context) -> None:
     if told := missing_model_server(f"`{ctx.command_path}`"):
-        say(f"sax: {told}")
-        raise typer.Exit(WRONG)
+        fail(Unavailable(told), WRONG)
+
+
+JSON_FLAG = "--json"
+_AsJson = Annotated[
+    bool, typer.Option(JSON_FLAG, help="Print JSON, for programs; errors, too, and on stdout.")
+]
+_wanted: ContextVar[bool] = ContextVar("json", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command found or did, for programs and for people.
+
+    value: for JSON, or a function that finds it. text: a line for people, or a function that
+    prints it. status: the exit status.
+    """
+
+    value: Any
+    text: str | Callable[[], object]
+    status: int = 0
+
+
+Results = CommandResult | Generator[CommandResult]
+
+
+class GroupedCommand(TyperCommand):
+    """Lists the options of a panel under its title, after the others."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (row := param.get_help_record(ctx)) is None:
+                continue
+            kind = "Arguments" if param.param_type_name == "argument" else "Options"
+            sections.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(row)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class CommandLine(typer.Typer):
+    """An app whose commands return their results, and all take --json.
+
+    A command returns one result, which is one JSON value, or yields several as they come, each of
+    which is a line of JSON. With --json nothing else is on stdout, and an error is an object there.
+    """
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[Any], Any]:
+        add = super().command(*args, **{"cls": GroupedCommand, **settings})
+        return lambda command: add(prints_results(command))
+
+
+def prints_results(command: Callable[..., Results]) -> Callable[..., None]:
+    """Return the command with the option --json, which prints what it returns or yields."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(as_json: bool, **given: Any) -> None:
+        _wanted.set(as_json)
+        results = command(**given)
+        if isinstance(results, CommandResult):
+            show_result(results, indent=2)
+            return
+        with closing(results):  # an error of one ends what the command holds open
+            for each in results:
+                show_result(each)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    option = inspect.Parameter("as_json", kind, default=False, annotation=_AsJson)
+    run.__signature__ = inspect.Signature([*own, option])  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {each.name: each.annotation for each in (*own, option)}
+    return run
+
+
+def show_result(result: CommandResult, indent: int | None = None) -> None:
+    """Print a result in the form that was asked for; a status of its own ends the command."""
+    if wants_json():
+        value = result.value() if callable(result.value) else result.value
+        sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+    elif isinstance(result.text, str):
+        sys.stdout.write(printable(result.text) + "\n")
+    else:
+        result.text()
+    sys.stdout.flush()
+    if result.status:
+        raise typer.Exit(result.status)
+
+
+def wants_json() -> bool:
+    """Return True if the command that runs was given --json."""
+    return _wanted.get()
+
+
+def expect_json(arguments: Sequence[str]) -> None:
+    """Look for --json before a command line is parsed: errors in it are told as it asks."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    _wanted.set(JSON_FLAG in arguments[:end])
 
 
 def fail(error: Exception, status: int) -> NoReturn:
-    say(f"sax: {error}")
+    """Tell an error, on one line of stderr or as JSON on stdout, and end with the status."""
+    tell(error)
     raise typer.Exit(status) from None
 
 
+def tell(error: Exception) -> None:
+    """Print an error: a line on stderr, or with --json {"error": {"type", "text", ...}}."""
+    if not wants_json():
+        say(f"sax: {error}")
+        return
+    told: dict[str, Any] = {"type": type(error).__name__, "text": str(error)}
+    if isinstance(error, SaxError):
+        told["type"] = wire_name(error)
+        more = {"param": error.param, "retry_after_s": error.retry_after_s}
+        told |= {name: value for name, value in more.items() if value is not None}
+    sys.stdout.write(json.dumps({"error": told}) + "\n")
+    sys.stdout.flush()
+
+
 def run_alone(
-    command: Callable[..., None], name: str, arguments: Sequence[str] | None = None
+    command: Callable[..., Results], name: str, arguments: Sequence[str] | None = None
 ) -> int:
     """Run a command as its own program (`python -m ...`) and return its exit status."""
-    app = typer.Typer(**PLAIN)
+    app = CommandLine(**PLAIN)
     app.command()(command)
+    expect_json(sys.argv[1:] if arguments is None else arguments)
     try:
         app(None if arguments is None else list(arguments), prog_name=name)
     except SaxError as error:
-        say(f"sax: {error}")
+        tell(error)
         return FAILED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -132,11 +259,8 @@ def run_alone(
 _SIGNS = {OK: "ok     ", WARNING: "warning", PROBLEM: "PROBLEM"}
 
 
-def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
-    """Print findings on stdout, with a line for each remedy, or as JSON."""
-    if as_json:
-        sys.stdout.write(json.dumps([each.as_json() for each in findings], indent=2) + "\n")
-        return
+def findings_result(findings: Sequence[Finding]) -> CommandResult:
+    """Return findings, with a line for each remedy; the status is 1 if one is a problem."""
     lines: list[str] = []
     for each in findings:
         lines.append(f"{_SIGNS[each.level]}  {_line(each.about)}: {_line(each.text)}")
@@ -144,7 +268,8 @@ def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
             lines.append(f"         -> {_line(each.remedy)}")
     counts = {level: sum(each.level == level for each in findings) for level in _SIGNS}
     lines.append(f"\n{counts[PROBLEM]} problems, {counts[WARNING]} warnings, {counts[OK]} ok")
-    sys.stdout.write("\n".join(lines) + "\n")
+    found = [each.as_json() for each in findings]
+    return CommandResult(found, "\n".join(lines), FAILED if worst(findings) == PROBLEM else 0)
 
 
 def _line(text: str) -> str:
@@ -188,10 +313,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+_READABLE = 14  # columns of a terminal below which a cell is no longer read well
+_LOOKS = {"failed": "bold red", "ready": "green", "loaded": "green"}
+_OF_STATES = ("STATE", "MODELS")
+
+
+def show_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str] = ()
+) -> None:
     """Print a table on stdout: rich on a terminal, aligned columns elsewhere.
 
-    Plain (a pipe, a file, CI) means text and newlines only: no colours, no wrapping.
+    Plain (a pipe, a file, CI) means text and newlines only: no colours, no wrapping, all columns.
+    least: headings of columns that a narrow terminal does without, the first of them first.
     """
     clean = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -199,11 +332,50 @@ def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+
+    console = Console(highlight=False)
+    known = [heading for heading in least if heading in headings]
+    dropped = dropped_columns([headings, *clean], known, console.width)
+    shown = [place for place, heading in enumerate(headings) if heading not in dropped]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place in shown:
+        table.add_column(headings[place], overflow="fold")
+    for row in clean:
+        table.add_row(*(_styled(row[place], headings[place]) for place in shown))
+    console.print(table)
+    if dropped:
+        console.print(f"(not shown: {', '.join(dropped)}; a wider terminal or --json)", style="dim")
+
+
+def dropped_columns(
+    table: Sequence[Sequence[str]], least: Sequence[str], width: int
+) -> Sequence[str]:
+    """Return the columns of `least` that a table does without, to be readable in `width`."""
+    widths = {cells[0]: max(map(len, cells)) for cells in zip(*table, strict=True)}
+    for count in range(len(least) + 1):
+        kept = [min(size, _READABLE) for name, size in widths.items() if name not in least[:count]]
+        if sum(kept) + 2 * (len(kept) - 1) <= width:
+            return least[:count]
+    return least
+
+
+def _styled(cell: str, heading: str) -> Any:
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in clean:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    text = Text(cell)
+    for word, style in _LOOKS.items() if heading in _OF_STATES else ():
+        text.highlight_words([word], style)
+    return text
+
+
+def show_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and values on stdout; on a terminal a state looks as in tables."""
+    lines = [(f"{name + ':':12} {printable(value)}", name.upper()) for name, value in facts]
+    if not sys.stdout.isatty():
+        sys.stdout.writelines(f"{line}\n" for line, _ in lines)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line, heading in lines:
+        console.print(_styled(line, heading), soft_wrap=True)

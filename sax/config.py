@@ -21,6 +21,12 @@ STRICT_VARIABLE = "SAX_STRICT_COMPILE"  # any value: model servers start with --
 def check_address(address: str, param: str) -> str:
     """Return a well-formed host:port unchanged. Raises InvalidRequest naming `param`."""
     host, colon, port = address.rpartition(":")
+    if "://" in address or "/" in port:
+        bare = address.partition("://")[2].partition("/")[0] or address.partition("/")[0]
+        raise InvalidRequest(
+            f"{param}={quoted(address)} is a URL: give the address alone, {quoted(bare)}",
+            param=param,
+        )
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise InvalidRequest(
             f"{param}={quoted(address)} is not an address: use host:port, e.g. "

@@ -14,6 +14,7 @@ from sax.types import ModelSpec
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 60.0
+_LONGEST_LOAD_S = 600.0  # most loads that failed ten times fail again, and each is told to people
 # Per model, the newest: a broken checkpoint fails on one server after another.
 _KEPT = 32
 
@@ -68,7 +69,11 @@ class Failures:
         others = [known] if need is not None else [known, *failures.values()]
         tries = [f.count for f in others if f is not None and f.version == version]
         count = 1 + max(tries, default=0)
-        delay = math.inf if lasting else backoff_s(count, self._jitter.uniform(0.8, 1.2))
+        delay = (
+            math.inf
+            if lasting
+            else backoff_s(count, self._jitter.uniform(0.8, 1.2), _LONGEST_LOAD_S)
+        )
         failures[address] = Failure(version, count, reason, now + delay, need=need)
         if len(failures) > _KEPT:
             del failures[next(iter(failures))]
@@ -149,5 +154,5 @@ class AclPushes:
         self._by_address.pop(address, None)
 
 
-def backoff_s(count: int, jitter: float) -> float:
-    return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(count - 1, 16)) * jitter
+def backoff_s(count: int, jitter: float, longest_s: float = _LONGEST_RETRY_S) -> float:
+    return min(longest_s, _FIRST_RETRY_S * 2 ** min(count - 1, 16)) * jitter

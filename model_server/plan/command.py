@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +19,8 @@ import typer
 from model_server.plan.model_plan import Slice
 from sax.command import (
     WRONG,
-    AsJson,
     Chip,
+    CommandResult,
     MaxContext,
     ModelPath,
     Overrides,
@@ -28,6 +29,7 @@ from sax.command import (
     fail,
     parse_overrides,
     tokens_of,
+    wants_json,
 )
 from sax.errors import InvalidRequest, SaxError
 from sax.format import on_one_line
@@ -98,11 +100,10 @@ def plan(
     memory_limit_bytes: MemoryBytes = None,
     context: CachedTokens = None,
     full: Full = False,
-    as_json: AsJson = False,
     plot: PlotFile = None,
     values: ValuesFile = None,
     emit: Emitted = None,
-) -> None:
+) -> CommandResult:
     """Plan a model for a TPU slice.
 
     Compiles the model for real, without a TPU, weights or a server. Shows what each chip holds and
@@ -139,14 +140,13 @@ def plan(
             context=context,
             is_full=full,
         )
-        outputs = PlanOutputs(as_json, emit, plot, values)
+        outputs = PlanOutputs(emit, plot, values)
         outputs.check(None if topology == planner.AUTO else topology)
         with progress_on(sys.stderr) as report:
             made = planner.make_plan(request, report)
-        outputs.write(made)
+        return outputs.result(made)
     except (OSError, SaxError) as error:
         fail(error, WRONG)
-    raise typer.Exit(0 if made.fits else _DOES_NOT_FIT)
 
 
 def _config(options: Mapping[str, Any]) -> ModelServerConfig:
@@ -164,7 +164,6 @@ def _config(options: Mapping[str, Any]) -> ModelServerConfig:
 class PlanOutputs:
     """Destinations of a plan: stdout as a table, JSON or Kubernetes values, and files."""
 
-    as_json: bool
     emit: Emit | None
     plot: Path | None
     values: Path | None
@@ -179,26 +178,26 @@ class PlanOutputs:
 
         if self.plot and self.plot.suffix.lower() != ".svg":
             raise InvalidRequest(f"--plot {self.plot}: the picture is an SVG; name it FILE.svg")
-        if self.as_json and self.emit:
+        if wants_json() and self.emit:
             raise InvalidRequest("--json and --emit exclude each other: leave one out")
         if (self.values or self.emit) and topology is not None:
             slice_of(str(parse_slice(topology)))  # Kubernetes Engine must offer the slice
         for path in filter(None, (self.plot, self.values)):
             _check_writable(path)
 
-    def write(self, made: ModelPlan) -> None:
+    def result(self, made: ModelPlan) -> CommandResult:
+        """Write the files, and return the rest."""
         from model_server.plan.output.views import roofline_svg, show
 
         if self.plot and made.buckets:
             self.plot.write_text(roofline_svg(made))
         if self.values and made.fits:
             self.values.write_text(kubernetes_values(made.slice, made.model))
-        if self.as_json:
-            sys.stdout.write(made.as_json() + "\n")
-        elif self.emit and made.fits:
-            sys.stdout.write(kubernetes_values(made.slice, made.model))
-        else:
-            show(made)
+        text: str | Callable[[], object] = partial(show, made)
+        if self.emit and made.fits:
+            text = kubernetes_values(made.slice, made.model).removesuffix("\n")
+        status = 0 if made.fits else _DOES_NOT_FIT
+        return CommandResult(made.as_value(), text, status)
 
 
 def _check_writable(path: Path) -> None:

@@ -8,7 +8,6 @@ They import jax only once they run: `sax` loads this module at every start.
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
@@ -17,7 +16,13 @@ from model_server.checkpoints.hub.commands import models, pull, rm
 from model_server.kernels.cpu.shared_library import instruction_set, load
 from model_server.plan.command import plan
 from model_server.plan.precompile.command import precompile
-from sax.command import AsJson, CheckpointSource, Overrides, check_installed, parse_overrides
+from sax.command import (
+    CheckpointSource,
+    CommandResult,
+    Overrides,
+    check_installed,
+    parse_overrides,
+)
 from sax.finding import CHECKS, OK, WARNING, Finding
 from sax.types import Progress
 
@@ -75,7 +80,7 @@ def convert(
         str | None, typer.Option(help="Saxml's class of a Pax checkpoint without a config.json.")
     ] = None,
     override: Overrides = None,
-) -> None:
+) -> CommandResult:
     """Convert a checkpoint to another format.
 
     Hugging Face folders, GGUF files and Orbax checkpoints can each become any other, and Pax
@@ -119,6 +124,7 @@ def convert(
             model_path=model_path,
             overrides=parse_overrides(override or ()),
         )
+    return CommandResult({"source": source, "destination": destination}, lambda: None)
 
 
 def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
@@ -126,7 +132,7 @@ def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> N
         raise typer.BadParameter(f"{option} {value}: choose from {', '.join(choices)}")
 
 
-def inspect(ctx: typer.Context, path: CheckpointSource, as_json: AsJson = False) -> None:
+def inspect(ctx: typer.Context, path: CheckpointSource) -> CommandResult:
     """Show what a checkpoint holds.
 
     Prints the model, parameters, number formats, tokenizer, chat template, the memory that the
@@ -144,5 +150,5 @@ def inspect(ctx: typer.Context, path: CheckpointSource, as_json: AsJson = False)
     from model_server.plan.checkpoint.inspect import inspect
 
     report = inspect(path)
-    sys.stdout.write((report.as_json() if as_json else report.as_text()) + "\n")
-    raise typer.Exit(0 if report.loads else _WOULD_NOT_LOAD)
+    status = 0 if report.loads else _WOULD_NOT_LOAD
+    return CommandResult(report.as_value(), report.as_text(), status)

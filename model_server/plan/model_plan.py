@@ -5,8 +5,8 @@ Bytes and FLOPs are per device (a chip has one or two).
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +149,8 @@ class ModelPlan:
     first_token: list[FirstToken] = field(default_factory=list)
     planning_seconds: float = 0.0
 
-    def as_json(self) -> str:
-        """Return JSON; every speed is under `predicted`."""
+    def as_value(self) -> dict[str, Any]:
+        """Return the plan for programs; every speed is under `predicted`."""
         made = asdict(self)
         made["predicted"] = {key: made.pop(key) for key in ("decoding", "first_token")}
         if self.draft is not None:
@@ -162,4 +162,4 @@ class ModelPlan:
             text["efficiency"] = bucket.efficiency
             text["intensity"] = bucket.intensity
             text["predicted"] = {"seconds": seconds, "bound": bound}
-        return json.dumps(made, indent=2, ensure_ascii=False)
+        return made

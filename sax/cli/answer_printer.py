@@ -31,10 +31,16 @@ class MarkdownText:
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, theme=_THEME)
+        # Rich would hold lines of stderr back until they end, and draw between their pieces.
         self._live = Live(
-            console=self._console, transient=True, refresh_per_second=12, vertical_overflow="crop"
+            console=self._console,
+            transient=True,
+            refresh_per_second=12,
+            vertical_overflow="crop",
+            redirect_stderr=False,
         )
-        self._rest = ""  # what is not printed for good
+        self._reasoning = ""  # that is not printed for good
+        self._rest = ""  # likewise, of the answer
         self._printed = False
 
     def __enter__(self) -> MarkdownText:
@@ -48,9 +54,24 @@ class MarkdownText:
         trace: TracebackType | None,
     ) -> None:
         self._live.stop()
+        self._end_reasoning()
         self._print(self._rest)
 
+    def reason(self, text: str) -> None:
+        """Show reasoning dimly, above the answer; where stderr is no terminal, it goes there."""
+        if not sys.stderr.isatty():
+            sys.stderr.write(printable(text))
+            sys.stderr.flush()
+            return
+        self._reasoning += printable(text)
+        done, newline, rest = self._reasoning.rpartition("\n")
+        if newline:
+            self._console.print(Text(done, "dim"))
+            self._reasoning = rest
+        self._live.update(Text(self._reasoning, "dim"))
+
     def write(self, text: str) -> None:
+        self._end_reasoning()
         self._rest += printable(text)
         if "\n" in text:
             begun = self._start_of_last_block()
@@ -58,6 +79,12 @@ class MarkdownText:
             self._rest = self._rest[begun:]
         lines = self._rest.splitlines()[-max(1, self._console.height - 3) :]
         self._live.update(Text("\n".join(lines)))
+
+    def _end_reasoning(self) -> None:
+        if self._reasoning.strip():
+            self._console.print(Text(self._reasoning, "dim"))
+        self._printed = self._printed or bool(self._reasoning)
+        self._reasoning = ""
 
     def end(self) -> None:
         """Blocks end their lines themselves."""
@@ -84,12 +111,15 @@ class DividedPrinter:
         tools: Collection[str],
         parts: list[str],
         write: Callable[[str], None],
+        reason: Callable[[str], None],
         *,
         stream: bool,
     ) -> None:
-        """parts: the pieces of the text are added. write: shows a piece."""
+        """parts: the pieces of the text are added. write, reason: show a piece of the answer, and
+        of the reasoning before it."""
         self._tools = tools
         self._write = write
+        self._reason = reason
         self._parts = parts
         self._stream = stream
         self._said = CollectedAnswer()
@@ -124,8 +154,7 @@ class DividedPrinter:
                     if self._stream:
                         self._write(text)
                 case ReasoningDelta(text):
-                    sys.stderr.write(printable(text))
-                    sys.stderr.flush()
+                    self._reason(text)
                 case _:
                     pass
 

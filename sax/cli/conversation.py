@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -15,7 +16,7 @@ from typing import Protocol
 from sax.chat import Tool, ToolCall, ToolChoice
 from sax.cli.image_files import with_images
 from sax.client import Client
-from sax.command import printable, say
+from sax.command import CommandResult, printable, say
 from sax.errors import SaxError
 from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
 
@@ -54,6 +55,25 @@ class Conversation:
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
     tools: CallTools | None = None
     tool_choice: str = ToolChoice.AUTO  # of a message's first answer: a choice or a tool's name
+    unseen: bool = False  # answers are not shown while they come
+    _last: TokenChunk = field(default_factory=lambda: TokenChunk(""))
+
+    def results(self, texts: Iterable[str]) -> Iterator[CommandResult]:
+        """Ask one message after another. Raises SaxError, KeyboardInterrupt."""
+        for text in texts:
+            yield CommandResult(partial(self._value, text), partial(self.ask, text))
+
+    def _value(self, text: str) -> dict[str, object]:
+        self.unseen = True
+        self.ask(text)
+        answer, last = self.turns[-1], self._last
+        return {
+            "text": "".join(answer.texts),
+            **({"reasoning": answer.reasoning} if answer.reasoning else {}),
+            "finish_reason": last.finish_reason,
+            "prompt_tokens": last.prompt_tokens,
+            "completion_tokens": last.completion_tokens,
+        }
 
     def ask(self, text: str) -> None:
         """Print the answer to a message and remember both. Raises SaxError, KeyboardInterrupt."""
@@ -115,19 +135,28 @@ class Conversation:
             session=self.session,
         )
         if self.tools is None:
-            chunks = self.client.generate(request)
-            print_answer(chunks, stream=self.stream, parts=parts, shown=answer_text())
+            chunks = self._kept(self.client.generate(request))
+            print_answer(chunks, stream=self.stream, parts=parts, shown=self._shown())
             return Message("assistant", "".join(parts))
         chat = replace(choice, tools=self.tools.tools, divided=True)
         from sax.cli.answer_printer import DividedPrinter  # not felt at the start of others
 
-        with unseen_keys(), answer_text() as text:
-            answer = DividedPrinter(chat.callable_tools, parts, text.write, stream=self.stream)
-            answer.print(self.client.generate(replace(request, chat=chat)))
+        with unseen_keys(), self._shown() as text:
+            answer = DividedPrinter(
+                chat.callable_tools, parts, text.write, text.reason, stream=self.stream
+            )
+            answer.print(self._kept(self.client.generate(replace(request, chat=chat))))
             if not answer.is_call_alone:
                 text.end()
         _tell_cut(answer.finish_reason)
         return answer.message()
+
+    def _shown(self) -> AnswerText:
+        return UnseenText() if self.unseen else answer_text()
+
+    def _kept(self, chunks: Iterable[TokenChunk]) -> Iterator[TokenChunk]:
+        for self._last in chunks:
+            yield self._last
 
 
 def print_answer(
@@ -171,6 +200,10 @@ class AnswerText(Protocol):
 
     def write(self, text: str) -> None: ...
 
+    def reason(self, text: str) -> None:
+        """Show a piece of the reasoning before the answer, which is no part of it."""
+        ...
+
     def end(self) -> None:
         """End the last line."""
         ...
@@ -202,8 +235,22 @@ class PlainText:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
 
+    def reason(self, text: str) -> None:
+        sys.stderr.write(printable(text))
+        sys.stderr.flush()
+
     def end(self) -> None:
         sys.stdout.write("\n")
+
+
+class UnseenText(PlainText):
+    """Shows nothing: the answer is printed once it is whole."""
+
+    def write(self, text: str) -> None: ...
+
+    def reason(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
 
 
 @contextmanager

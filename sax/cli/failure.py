@@ -1,4 +1,4 @@
-"""Failed commands print one line on stderr and set an exit code, without a traceback.
+"""Failed commands print one line on stderr, or JSON, and set an exit code, without a traceback.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted by Ctrl-C.
 """
@@ -6,15 +6,16 @@ Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted by Ctrl-
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from sax.command import FAILED, fail, say
-from sax.errors import AdminUnavailable, SaxError
+from sax.command import FAILED, WRONG, expect_json, fail, tell, wants_json
+from sax.errors import AdminUnavailable, Internal, InvalidRequest, SaxError
 
 INTERRUPTED = 130
 _ADMIN = "--admin"
@@ -28,15 +29,31 @@ class ReportingGroup(TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, admin_first(args))
+        expect_json(args)
+        with _wrong_lines():
+            return super().parse_args(ctx, admin_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _wrong_lines():
+                return super().invoke(ctx)
         except SaxError as error:
             fail(_with_hint(error, ctx), FAILED)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _wrong_lines() -> Generator[None]:
+    """Tell a wrong command line as JSON where that is asked for; else the parser tells it."""
+    try:
+        yield
+    except Exception as error:
+        # All errors of the parser have this, whichever package of Typer's versions defines them.
+        told = getattr(error, "format_message", None)
+        if told is None or not wants_json():
+            raise
+        fail(InvalidRequest(told()), getattr(error, "exit_code", WRONG))
 
 
 def admin_first(args: Sequence[str]) -> list[str]:
@@ -69,8 +86,10 @@ def report_bug(error: Exception) -> int:
     """Report an unexpected error in one line; re-raise it if $SAX_DEBUG is set."""
     if os.environ.get(DEBUG_VARIABLE):
         raise error
-    say(
-        f"sax: internal error, {type(error).__name__}: {error}. "
-        f"Set {DEBUG_VARIABLE}=1 for the traceback, and please report it."
+    tell(
+        Internal(
+            f"internal error, {type(error).__name__}: {error}. "
+            f"Set {DEBUG_VARIABLE}=1 for the traceback, and please report it."
+        )
     )
     return FAILED

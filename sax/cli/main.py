@@ -28,7 +28,7 @@ from sax.cli.installation import installation
 from sax.cli.local.demo import demo
 from sax.cli.local.run import run
 from sax.cli.local.up import up
-from sax.command import PLAIN
+from sax.command import PLAIN, CommandLine
 from sax.config import ADDRESS_VARIABLE, check_addresses
 
 _HELP = """Serve JAX models from a laptop to many TPU slices.
@@ -48,7 +48,7 @@ Every command has --help with examples.
 
 _SETTINGS: dict[str, Any] = {**PLAIN, "add_completion": True}
 
-app = typer.Typer(
+app = CommandLine(
     name="sax",
     help=_HELP,
     cls=ReportingGroup,

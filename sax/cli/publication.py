@@ -11,6 +11,7 @@ from sax.errors import InvalidRequest
 from sax.format import quoted
 from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
 from sax.overrides.saxml_overrides import override_warnings
+from sax.references import parse_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,17 @@ def _split(rest: Sequence[str]) -> tuple[int, Sequence[str]]:
     if replicas < 0:
         raise InvalidRequest(f"{quoted(rest[0])} is not a number of replicas: write 0, 1, 2, ...")
     return replicas, rest[1:]
+
+
+def check_here(checkpoint: str) -> None:
+    """Raise InvalidRequest for a local checkpoint that this machine does not have."""
+    local = checkpoint != NO_CHECKPOINT and "://" not in checkpoint
+    if local and parse_reference(checkpoint) is None and not os.path.exists(checkpoint):
+        raise InvalidRequest(
+            f"the checkpoint {quoted(checkpoint)} does not exist on this machine: give the path of "
+            'a file or folder, ORG/NAME of a Hugging Face hub, or "None" for random weights',
+            param="checkpoint",
+        )
 
 
 def absolute_checkpoint(checkpoint: str) -> str:

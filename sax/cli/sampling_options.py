@@ -26,21 +26,21 @@ _TYPES: dict[Kind, Any] = {
 _REPEATED = (Kind.IDS, Kind.TEXTS, Kind.BIASES)
 
 
-def takes_sampling(**defaults: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_sampling(**defaults: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command an option for every sampling field, and pass them on as `sampling`.
 
     `defaults`: where the command's default differs from the field's own.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
         own = [each for name, each in signature.parameters.items() if name != "sampling"]
         options = [_option(name, row, defaults) for name, row in _OPTIONS.items()]
 
         @functools.wraps(command)
-        def run(*args: Any, **given: Any) -> None:
+        def run(*args: Any, **given: Any) -> Any:
             sampling = _sampling({name: given.pop(name) for name in _OPTIONS})
-            command(*args, sampling=sampling, **given)
+            return command(*args, sampling=sampling, **given)
 
         run.__signature__ = inspect.Signature([*own, *options])  # pyright: ignore[reportAttributeAccessIssue]
         run.__annotations__ = {each.name: each.annotation for each in (*own, *options)}
@@ -55,7 +55,8 @@ def _option(name: str, row: SamplingRow, defaults: dict[str, object]) -> inspect
     if row.kind in _REPEATED or default is None:
         kind, default = kind | None, default or None
     flag = f"--{name.replace('_', '-')}"
-    told = Annotated[kind, typer.Option(flag, help=_help(row), **_range(row))]
+    option = typer.Option(flag, help=_help(row), rich_help_panel="Sampling", **_range(row))
+    told = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=told)
 
 

@@ -74,7 +74,8 @@ def summary(published: PublishedModel) -> str:
     if not published.wanted_replicas:
         return "scaled to zero" if published.spec.autoscaling else "no replicas wanted"
     waiting = [stage for stage in replica_stages(published) if stage.phase != "ready"]
-    return waiting[0].text if waiting else "ready"
+    failed = [stage for stage in waiting if stage.phase == "failed"]
+    return (failed or waiting)[0].text if waiting else "ready"
 
 
 def reason(published: PublishedModel) -> str:

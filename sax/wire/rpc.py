@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from sax import errors, need
 from sax.auth.credentials import Credentials, call_metadata
+from sax.config import ADMIN_PORT
 from sax.errors import Internal, InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
 
 Reply = TypeVar("Reply", bound=Message)
@@ -26,6 +27,7 @@ PARAM_KEY = "sax-param"
 RETRY_AFTER_KEY = "sax-retry-after"
 NEED_KEY = "sax-need"
 
+_OTHER_PROTOCOL = "http1.x server"  # likewise
 _TOO_LARGE = "message larger than max"  # gRPC has no specific code for it
 
 # The largest request that every server takes: a prompt of ten million tokens, each of them at most
@@ -161,6 +163,11 @@ def to_sax_error(
         )
     # A call cancelled remotely means that the process is shutting down.
     if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or _crossed(err):
+        if _OTHER_PROTOCOL in details:
+            return unavailable(
+                f"{peer} speaks HTTP, and not gRPC: is that the port of a gateway or a status "
+                f"page? An admin server's is {ADMIN_PORT} unless it was started with another"
+            )
         return unavailable(f"{peer} does not answer ({details}); is it running?")
     if err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
         return _too_large(details, peer)

@@ -82,8 +82,15 @@ ROUTES = [
     ("GET", "/"),
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
-    ("GET", "/docs"),
     ("GET", "/cell"),
+    ("DELETE", "/cell/requests/{number}"),
+    ("GET", "/cell/keys"),
+    ("GET", "/cell/log"),
+    ("GET", "/cell/requests"),
+    ("GET", "/mcp/servers"),
+    ("GET", "/versions"),
+    ("POST", "/mcp/call"),
+    ("POST", "/mcp/tools"),
     ("GET", "/version"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
@@ -174,7 +181,7 @@ async def test_every_route_of_the_application_is_tried_above(people: Identities)
         for path, methods in reply.json()["paths"].items()
         for method in methods
     }
-    exempt = {("GET", path) for path in PROBES} | {("POST", "/ping")}
+    exempt = {("GET", path) for path in (*PROBES, "/docs")} | {("POST", "/ping")}
     twins = {("POST", "/listall"), ("GET", "/listcell"), ("POST", "/listcell")}
     twins |= {("POST", path) for path in ("/classify", "/rerank", "/v2/rerank", "/score")}
     assert told - asked == exempt | twins | {("GET", "/v1/models/{name}")}
@@ -196,7 +203,7 @@ async def test_no_route_answers_a_stranger_listed_or_not(
     """Asks the application itself, which has routes that /openapi.json does not tell of."""
     asks = Authentication(TokenFile(people.path))
     app = create_app(FakeCell(), GatewayConfig(saxml_generation=generation), asks)
-    paths = {*paths_of(app.routes)} - {*PROBES, "/page/{name}"}
+    paths = {*paths_of(app.routes)} - {*PROBES, "/page/{name}", "/docs", "/docs/{name}"}
     assert {"/", "/metrics", "/openapi.json", "/v1/chat/completions", "/generate"} <= paths
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Generator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,13 +18,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sax.command import (
-    AsJson,
+    CommandLine,
+    CommandResult,
     aligned,
+    dropped_columns,
     fail,
     parse_overrides,
     printable,
+    prints_results,
     run_alone,
     say,
+    show_facts,
     show_table,
 )
 from sax.errors import InvalidRequest
@@ -57,7 +64,7 @@ def test_an_override_that_is_not_json_is_told_how_to_quote() -> None:
         parse_overrides(["A"])
 
 
-def command(text: str, as_json: AsJson = False) -> None:
+def command(text: str) -> CommandResult:
     """Say something."""
     if text == "wrong":
         fail(InvalidRequest("say it properly"), 2)
@@ -65,17 +72,24 @@ def command(text: str, as_json: AsJson = False) -> None:
         raise InvalidRequest("try later")
     if text == "none":
         raise typer.Exit(1)
-    sys.stdout.write(f"{text} {as_json}\n")
+    return CommandResult({"said": text}, text)
+
+
+def _error(text: str) -> str:
+    return f'{{"error": {{"type": "InvalidRequest", "text": "{text}"}}}}\n'
 
 
 @pytest.mark.parametrize(
     ("words", "status", "out", "err"),
     [
-        (["hello"], 0, "hello False\n", ""),
-        (["--json", "--", "--json"], 0, "--json True\n", ""),
+        (["hello"], 0, "hello\n", ""),
+        (["--json", "--", "--json"], 0, '{\n  "said": "--json"\n}\n', ""),
+        (["--", "--json"], 0, "--json\n", ""),
         (["none"], 1, "", ""),
         (["wrong"], 2, "", "sax: say it properly\n"),
         (["refused"], 1, "", "sax: try later\n"),
+        (["--json", "wrong"], 2, _error("say it properly"), ""),
+        (["--json", "refused"], 1, _error("try later"), ""),
     ],
 )
 def test_a_command_runs_alone_and_its_status_comes_back(
@@ -97,7 +111,7 @@ def test_a_command_that_runs_alone_teaches_and_refuses_under_its_own_name(
 def test_every_entry_point_adds_commands_that_explain_themselves() -> None:
     names: set[str] = set()
     for name, value in DECLARED.items():
-        app = typer.Typer()
+        app = CommandLine()
         EntryPoint(name, value, GROUP).load()(app)
         added = typer.main.get_group(app).commands
         assert all(each.help for each in added.values())
@@ -137,3 +151,67 @@ def test_a_table_in_a_pipe_is_plain_and_never_wrapped(capsys: pytest.CaptureFixt
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split() == ["NAME", "REASON"]
     assert row.endswith("\\x1b[31mred next")
+
+
+class Terminal(io.StringIO):
+    """A standard output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Put a terminal of 40 columns in place of standard output."""
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    for name, value in (("COLUMNS", "40"), ("TERM", "xterm-256color")):
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return screen
+
+
+MODELS = ["MODEL", "PATH", "CHECKPOINT", "STATE", "REASON"]
+BROKEN = ["/sax/test/m", "llama", "/a/long/checkpoint.gguf", "failed", "it is cut short"]
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow = narrow_terminal(monkeypatch)
+    show_table(MODELS, [BROKEN], ("METRICS", "CHECKPOINT", "PATH"))
+    text = re.sub(r"\x1b\[[\d;]*m", "", narrow.getvalue())
+    assert max(map(len, text.splitlines())) <= 40
+    assert text.split()[:3] == ["MODEL", "STATE", "REASON"]
+    assert "not shown: CHECKPOINT, PATH;" in text
+    assert dropped_columns([MODELS, BROKEN], ("CHECKPOINT", "PATH"), 200) == ()
+    assert dropped_columns([MODELS, BROKEN], ("CHECKPOINT", "PATH"), 50) == ("CHECKPOINT",)
+
+
+def test_a_failed_model_looks_failed_in_states_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow = narrow_terminal(monkeypatch)
+    red = "\x1b[1;31mfailed\x1b[0m"
+    show_table(["STATE", "REASON"], [["failed", "failed"]])
+    show_facts([("state", "failed"), ("note", "failed")])
+    assert narrow.getvalue().count(red) == 2
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_table(["STATE"], [["failed"]])
+    assert narrow.getvalue().count(";31m") == 2
+    assert narrow.getvalue().count("failed") == 5
+
+
+def test_results_that_were_held_open_are_closed_when_one_of_them_fails() -> None:
+    ended: list[str] = []
+
+    def several() -> Generator[CommandResult]:
+        try:
+            yield CommandResult(1, "one")
+            yield CommandResult(lambda: 1 / 0, lambda: 1 / 0)
+        finally:
+            ended.append("closed")
+
+    with pytest.raises(ZeroDivisionError):
+        prints_results(several)(as_json=False)
+    assert ended == ["closed"]

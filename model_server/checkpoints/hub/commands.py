@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sax.command import AsJson, check_installed, printable, say, show_table
+from sax.command import CommandResult, check_installed, printable, say, show_table
 from sax.errors import InvalidRequest, NotFound
 from sax.format import count
 from sax.format import human_bytes as human
@@ -110,7 +108,7 @@ def pull(
             help="ORG/NAME or hf://ORG/NAME[@REVISION][:FILE.gguf].",
         ),
     ],
-) -> None:
+) -> CommandResult:
     """Fetch a checkpoint into this machine's cache.
 
     Prints its local path. Fetches only what a model server reads: safetensors files with their
@@ -152,10 +150,10 @@ def pull(
             )
 
         place = local_copy(checkpoint, report)
-    sys.stdout.write(f"{place}\n")
+    return CommandResult({"checkpoint": checkpoint, "path": str(place)}, str(place))
 
 
-def models(ctx: typer.Context, as_json: AsJson = False) -> None:
+def models(ctx: typer.Context) -> CommandResult:
     """List the checkpoints in this machine's caches.
 
     Shows what model servers, `sax pull` and other tools of Hugging Face have fetched.
@@ -166,16 +164,8 @@ def models(ctx: typer.Context, as_json: AsJson = False) -> None:
       sax models --json
     """
     check_installed(ctx)
-
     found = cached_models()
-    if as_json:
-        sys.stdout.write(json.dumps([_value(model) for model in found]) + "\n")
-        return
-    if not found:
-        say("nothing was fetched yet; `sax pull` does")
-        return
-    headings = ("ID", "REVISION", "SIZE", "FORMAT", "LAST USED")
-    show_table(headings, [_row(model) for model in found])
+    return CommandResult([_value(model) for model in found], lambda: _show(found))
 
 
 def rm(
@@ -184,7 +174,7 @@ def rm(
         str, typer.Argument(metavar="ID", help="As `sax models` lists it; @REVISION for one of it.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+) -> CommandResult:
     """Remove a checkpoint from this machine's cache.
 
     A published model that was loaded from it goes on; a later load fetches it again.
@@ -203,7 +193,15 @@ def rm(
         raise typer.Exit(1)
     for model in found:
         model.remove()
-    sys.stdout.write(f"removed {printable(what)}\n")
+    return CommandResult([_value(model) for model in found], f"removed {what}")
+
+
+def _show(found: list[CachedModel]) -> None:
+    if not found:
+        say("nothing was fetched yet; `sax pull` does")
+        return
+    headings = ("ID", "REVISION", "SIZE", "FORMAT", "LAST USED")
+    show_table(headings, [_row(model) for model in found], ("LAST USED", "FORMAT", "REVISION"))
 
 
 def _row(model: CachedModel) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from sax.format import count
 from sax.format import human_bytes as human
@@ -75,8 +75,8 @@ class Report:
     def loads(self) -> bool:
         return not self.problems
 
-    def as_json(self) -> str:
-        return json.dumps(asdict(self) | {"loads": self.loads}, indent=2, ensure_ascii=False)
+    def as_value(self) -> dict[str, Any]:
+        return asdict(self) | {"loads": self.loads}
 
     def as_text(self) -> str:
         """Format as one fact per line, without terminal control sequences."""

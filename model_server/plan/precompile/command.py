@@ -15,6 +15,7 @@ import typer
 
 from sax.command import (
     WRONG,
+    CommandResult,
     ModelPath,
     check_installed,
     fail,
@@ -67,7 +68,7 @@ def precompile(
     list_place: Annotated[
         str | None, typer.Option("--list", metavar="PLACE", help="List the program sets at PLACE.")
     ] = None,
-) -> None:
+) -> CommandResult:
     """Compile a model's programs ahead of time.
 
     Servers that find the programs start without compiling. Needs no TPU (only its compiler: pip
@@ -90,8 +91,7 @@ def precompile(
         if list_place is not None:
             from model_server.plan.precompile.making import list_sets
 
-            list_sets(list_place)
-            return
+            return list_sets(list_place)
         if not end or topology is None:
             raise typer.BadParameter("give MODEL and --topology, or --list PLACE")
         overrides = parse_overrides(words[1:end])
@@ -103,11 +103,11 @@ def precompile(
 
         import_modules(config.imports)
         subject = subject_of(words[0], overrides, topology, config, path)
-        complete = make_set(subject, _place(words[0], to, subject), keep_going)
+        value = make_set(subject, _place(words[0], to, subject), keep_going)
     except SaxError as error:
         wrong = isinstance(error, InvalidRequest | ModelPathNotFound)
         fail(error, WRONG if wrong else _INCOMPLETE)
-    raise typer.Exit(0 if complete else _INCOMPLETE)
+    return CommandResult(value, lambda: None, _INCOMPLETE if value["failed"] else 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,6 @@ import getpass
 import hashlib
 import logging
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -33,7 +32,7 @@ from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import FOLDER, SetFolder, beside, sets_at
 from model_server.programs.ready_programs import digest_of_text
 from model_server.programs.surroundings import digest_of, draft_key, keys_of
-from sax.command import printable
+from sax.command import CommandResult
 from sax.errors import CheckpointError, LoadFailed, SaxError
 from sax.format import human_bytes as human
 
@@ -192,8 +191,8 @@ def _reason(exc: Exception) -> str:
     return f"{said} {_LESS}" if "RESOURCE_EXHAUSTED" in said else said
 
 
-def make_set(subject: Subject, place: str, keep_going: bool) -> bool:
-    """Compile and write every program; return False if some did not compile."""
+def make_set(subject: Subject, place: str, keep_going: bool) -> dict[str, Any]:
+    """Compile and write every program; return where they are, how many, and how many failed."""
     console = Console(stderr=True)
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -214,9 +213,10 @@ def make_set(subject: Subject, place: str, keep_going: bool) -> bool:
     tell(f"{len(manifest.programs)} programs, {human(manifest.size)}, in {maker.folder.url}")
     if failed := len(maker.failures):
         tell(f"{failed} programs did not compile; a server compiles these itself", style="red")
-        return False
-    tell(_how_to_serve(place, subject))
-    return True
+    else:
+        tell(_how_to_serve(place, subject))
+    programs, size = len(manifest.programs), manifest.size
+    return {"place": maker.folder.url, "programs": programs, "bytes": size, "failed": failed}
 
 
 def _how_to_serve(place: str, subject: Subject) -> str:
@@ -233,14 +233,14 @@ def _line(made: Made) -> str:
     return f"{made.name}: compiled in {made.entry.compile_s:.1f} s, {human(made.entry.size)}"
 
 
-def list_sets(place: str) -> None:
-    """Print the sets at a place or beside a checkpoint. Raises CheckpointError if none are."""
+def list_sets(place: str) -> CommandResult:
+    """Return the sets at a place or beside a checkpoint. Raises CheckpointError if none are."""
     places = [place, beside(place) or place]
     sets = next((found for each in places if (found := list(sets_at(each)))), [])
     if not sets:
         raise CheckpointError(f"{place} holds no compiled programs, nor does {places[1]}")
-    for folder, manifest in sets:
-        sys.stdout.write(printable(_described(folder, manifest)) + "\n")
+    values = [{"place": folder.url, **msgspec.to_builtins(manifest)} for folder, manifest in sets]
+    return CommandResult(values, "\n".join(_described(*each) for each in sets))
 
 
 def _described(folder: SetFolder, manifest: Manifest) -> str:

@@ -14,8 +14,6 @@ import httpx
 
 from sax.cli.bench.load_plan import PlannedRequest
 from sax.cli.bench.report import Outcome
-from sax.cli.display import Display
-from sax.cli.stages import ProgressStage
 from sax.client import AsyncClient
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, SaxError, Unavailable
 from sax.format import listing, quoted
@@ -184,7 +182,7 @@ class BenchRun:
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     running: int = 0
     stopped: bool = False  # before its end, by Ctrl-C
-    _began_s: float = 0.0
+    _began_s: float | None = None
 
     async def send(
         self, requests: Sequence[PlannedRequest], concurrency: int | None, report: Progress
@@ -216,7 +214,7 @@ class BenchRun:
 
     async def _wait_for(self, request: PlannedRequest) -> None:
         if request.at_s is not None:
-            await asyncio.sleep(max(0.0, self._began_s + request.at_s - self.clock()))
+            await asyncio.sleep(max(0.0, request.at_s - self.elapsed_s))
 
     async def _measure(
         self, request: PlannedRequest, free: asyncio.Semaphore, report: Progress
@@ -231,20 +229,20 @@ class BenchRun:
 
     async def _outcome(self, request: PlannedRequest) -> Outcome:
         # From when it was due: that a stream was not free, or this process late, counts as waiting.
-        sent_s = self._now_s() if request.at_s is None else request.at_s
+        sent_s = self.elapsed_s if request.at_s is None else request.at_s
         arrived: list[float] = []
         tokens, prompt_tokens, error = None, 0, ""
         try:
             async for part in self.target.answer(request):
                 if part.shown:
-                    arrived.append(self._now_s())
+                    arrived.append(self.elapsed_s)
                 tokens = tokens if part.tokens is None else part.tokens
                 prompt_tokens = part.prompt_tokens or prompt_tokens
         except SaxError as failure:
             error = failure.text
         return Outcome(
             sent_s=sent_s,
-            ended_s=self._now_s(),
+            ended_s=self.elapsed_s,
             pieces_s=tuple(arrived),
             prompt_tokens=prompt_tokens,
             tokens=len(arrived) if tokens is None else tokens,
@@ -252,8 +250,10 @@ class BenchRun:
             error=error,
         )
 
-    def _now_s(self) -> float:
-        return self.clock() - self._began_s
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first request could be sent; 0 before."""
+        return 0.0 if self._began_s is None else self.clock() - self._began_s
 
 
 class CellTarget:
@@ -286,9 +286,6 @@ class CellTarget:
             )
 
 
-_TENTHS = 10  # of a run: where the output is no terminal, a line for each
-
-
 @dataclass(frozen=True, slots=True)
 class TargetChoice:
     """The server that the command line names."""
@@ -305,16 +302,19 @@ def measure(
     choice: TargetChoice,
     requests: Sequence[PlannedRequest],
     concurrency: int | None,
-    display: Display,
+    report: Progress,
 ) -> BenchRun:
-    """Send the requests; Ctrl-C ends it early. Raises SaxError if the target takes none."""
+    """Send the requests; Ctrl-C ends it early. Raises SaxError if the target takes none.
+
+    report: called before the first request and after each answer.
+    """
 
     async def run() -> BenchRun:
         async with _opened(choice) as target:
             await target.prepare()
             made = BenchRun(target, len(requests))
-            display.show([_stage(made)])
-            await made.send(requests, concurrency, lambda run: display.show([_stage(run)]))
+            report(made)
+            await made.send(requests, concurrency, report)
             return made
 
     return asyncio.run(run())
@@ -332,9 +332,3 @@ async def _opened(choice: TargetChoice) -> AsyncGenerator[BenchTarget]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(headers=headers, limits=limits, timeout=choice.timeout_s) as http:
         yield OpenAiTarget(http, choice.url, choice.model, choice.chat)
-
-
-def _stage(run: BenchRun) -> ProgressStage:
-    done = len(run.outcomes)
-    tenth = done * _TENTHS // run.total
-    return ProgressStage("bench", f"{tenth * _TENTHS} % answered:", done, run.total, "requests")

@@ -220,8 +220,17 @@ def _milliseconds(found: Distribution | None) -> dict[str, float] | None:
     return {"count": found.count, "mean": found.mean * 1e3, **shown, "max": found.most * 1e3}
 
 
+TIME_HEADINGS = ("ms", "mean", *(f"p{each}" for each in SHOWN), "max")
+
+
 def as_lines(report: BenchReport) -> Iterator[str]:
     """The report for people, without the plots."""
+    yield from head_lines(report)
+    yield aligned([TIME_HEADINGS, *time_rows(report)])
+
+
+def head_lines(report: BenchReport) -> Iterator[str]:
+    """What was answered and how fast, without the times."""
     failed = sum(report.errors.values())
     left = f", {report.unfinished} not finished" if report.unfinished else ""
     yield (
@@ -237,7 +246,6 @@ def as_lines(report: BenchReport) -> Iterator[str]:
         f"out {report.per_second(report.tokens):.1f}"
     )
     yield from _goodput(report)
-    yield aligned([["ms", "mean", *(f"p{each}" for each in SHOWN), "max"], *_rows(report)])
 
 
 def _goodput(report: BenchReport) -> Iterator[str]:
@@ -250,7 +258,7 @@ def _goodput(report: BenchReport) -> Iterator[str]:
         )
 
 
-def _rows(report: BenchReport) -> Iterator[list[str]]:
+def time_rows(report: BenchReport) -> Iterator[list[str]]:
     for name, title in TITLES.items():
         if found := _milliseconds(distribution(report.times_s[name])):
             yield [title, *(f"{found[key]:.1f}" for key in found if key != "count")]

@@ -11,7 +11,7 @@ from sax.auth.key_limits import parse_options
 from sax.auth.token_file import new_token, token_line
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.command import printable, say
+from sax.command import CommandResult, say
 from sax.errors import UnsupportedParameter
 from sax.names import ModelId
 
@@ -30,11 +30,12 @@ def token(
     models: Annotated[
         str, typer.Option(metavar="GLOB,...", help="Models, by full or short name; else every one.")
     ] = "",
-) -> None:
+) -> CommandResult:
     """Create a token.
 
     Prints the token once, on stdout, for its owner to keep (as SAX_TOKEN or as an API key). Prints
     on stderr the line for the file that servers read with --tokens; that file holds no secrets.
+    With --json both are in one object.
     Limits become options of the line; each gateway applies them to the name.
 
     \b
@@ -48,8 +49,12 @@ def token(
     options = [f"{option}={number}" for option, number in numbers.items() if number]
     limits = parse_options([*options, *([f"models={models}"] if models else [])])
     line = token_line(name, secret, limits)
-    print(secret)
-    say(line)
+
+    def show() -> None:
+        print(secret)
+        say(line)
+
+    return CommandResult({"name": name, "token": secret, "line": line}, show)
 
 
 def getacl(
@@ -58,7 +63,7 @@ def getacl(
     method: Annotated[
         str, typer.Argument(metavar="[METHOD]", help="lm.generate, ...; all prints a table.")
     ] = "",
-) -> None:
+) -> CommandResult:
     """Show who may call a model.
 
     With METHOD, shows who may call that method; without, who else may change the model.
@@ -72,10 +77,11 @@ def getacl(
     with open_client(ctx) as client:
         spec = client.list(_model_id(model)).spec
     if method == _ALL:
-        for name, acl in sorted(spec.acls.items()):
-            print(printable(f"{name} {acl}"))
-        return
-    print(printable(spec.acls.get(method, "") if method else spec.admin_acl))
+        acls = dict(sorted(spec.acls.items()))
+        lines = "\n".join(f"{name} {acl}" for name, acl in acls.items())
+        return CommandResult(acls, (lambda: None) if not acls else lines)
+    acl = spec.acls.get(method, "") if method else spec.admin_acl
+    return CommandResult({"method": method or None, "acl": acl}, acl)
 
 
 def setacl(
@@ -89,7 +95,7 @@ def setacl(
             'names, * for everyone with a token, or "" to remove the list.',
         ),
     ],
-) -> None:
+) -> CommandResult:
     """Set who may call a model.
 
     With METHOD, sets who may call that method; without, who else may change the model.
@@ -114,7 +120,7 @@ def setacl(
             method = ALL_METHODS if words[0] == _ALL else check_method(words[0], "method")
             acls = {**client.list(name).spec.acls, method: acl}
             client.update(name, acls={key: text for key, text in acls.items() if text.strip()})
-    print(f"updated {name}")
+    return CommandResult({"model": name, "done": "updated"}, f"updated {name}")
 
 
 def _model_id(name: str) -> str:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sax.cli.bench.chart import open_progress, show_report
 from sax.cli.bench.load_plan import LoadPlan, RequestSizes, WorkloadKind
 from sax.cli.bench.report import (
-    TITLES,
-    BenchReport,
-    as_lines,
     as_value,
     draw,
     make_report,
     parse_limits,
 )
-from sax.cli.display import open_display
 from sax.cli.failure import INTERRUPTED
 from sax.cli.model_argument import OptionalModel
 from sax.cli.terminal import admin_of
-from sax.command import FAILED, AsJson, printable, say
+from sax.command import FAILED, CommandResult, say
 from sax.errors import InvalidRequest
 from sax.format import quoted
-
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 Url = Annotated[
     str | None,
@@ -117,8 +110,7 @@ def bench(
     timeout: AnswerTimeout = 600.0,
     api_key: ApiKey = None,
     plot: Plot = None,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandResult:
     """Measure a model under load.
 
     Sends requests to a model of a cell, or to any server with OpenAI's API, and reports the time
@@ -147,18 +139,15 @@ def bench(
     )  # fmt: skip
     name = _model(model, url, served)
     choice = TargetChoice(name, url, admin_of(ctx), chat, api_key, timeout)
-    with open_display() as display:
-        run = measure(choice, plan.requests(), plan.concurrency, display)
+    with open_progress() as progress:
+        run = measure(choice, plan.requests(), plan.concurrency, progress)
     subject = {"target": run.target.subject, "workload": plan.as_value()}
     report = make_report(subject, run.outcomes, run.running, limits)
     title = f"{run.target.subject['model']}: {plan.text}"
     if plot is not None:
         _save(plot, draw(report, title))
-    print(json.dumps(as_value(report), indent=2) if as_json else _text(report, title))
-    if run.stopped:
-        raise typer.Exit(INTERRUPTED)
-    if not report.answered:
-        raise typer.Exit(FAILED)
+    status = INTERRUPTED if run.stopped else 0 if report.answered else FAILED
+    return CommandResult(as_value(report), partial(show_report, report, title), status)
 
 
 def _check_effect(ctx: typer.Context, workload: WorkloadKind, trace: Path | None) -> None:
@@ -190,49 +179,8 @@ def _model(model: str | None, url: str | None, served: str | None) -> str | None
     return served
 
 
-def _text(report: BenchReport, title: str) -> str:
-    lines = [title, *as_lines(report)]
-    if not report.subject["target"]["ignores_end"]:
-        lines.append("the server takes neither ignore_eos nor min_tokens: answers may end early")
-    for name in ("ttft", "itl"):
-        values = [each * 1e3 for each in report.times_s[name]]
-        if values:
-            lines += ["", f"{TITLES[name]}, ms", *histogram(values)]
-    return printable("\n".join(lines))
-
-
 def _save(path: Path, picture: str) -> None:
     try:
         path.write_text(picture)
     except OSError as error:
         say(f"sax: {quoted(str(path))} cannot be written: {error.strerror}")
-
-
-def histogram(values: Sequence[float], bars: int = 8, width: int = 40) -> Iterator[str]:
-    """Draw how many values fall into each of `bars` ranges of the same width."""
-    if not values:
-        return
-    low, high = min(values), max(values)
-    counts = counted(values, bars)
-    step = (high - low) / bars
-    edges = [f"{low + step * place:,.1f}" for place in range(bars + 1)]
-    column = max(map(len, edges))
-    for place, number in enumerate(counts):
-        bar = _bar(number / max(counts), width)
-        yield f"{edges[place]:>{column}} - {edges[place + 1]:>{column}} {bar:<{width}} {number}"
-
-
-def counted(values: Sequence[float], bars: int) -> list[int]:
-    """Count the values in each of `bars` ranges between the least and the most of them."""
-    low, high = min(values), max(values)
-    counts = [0] * bars
-    for value in values:
-        share = (value - low) / (high - low) if high > low else 0.0
-        counts[min(bars - 1, math.floor(share * bars))] += 1
-    return counts
-
-
-def _bar(share: float, width: int) -> str:
-    eighths = math.ceil(share * width * 8)
-    whole, rest = divmod(eighths, 8)
-    return "█" * whole + (_EIGHTHS[rest] if rest else "")

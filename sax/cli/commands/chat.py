@@ -20,7 +20,7 @@ from sax.cli.image_files import ImageFiles, SoundFiles
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
-from sax.command import say
+from sax.command import Results, say, wants_json
 from sax.errors import InvalidRequest
 from sax.fields.field import Kind
 from sax.fields.sampling import SAMPLING, UNCHANGED, SamplingRow
@@ -230,7 +230,7 @@ def chat(
             "one of this tool.",
         ),
     ] = "auto",
-) -> None:
+) -> Results:
     """Chat with a model.
 
     With QUESTION, asks it once and exits. Images and sounds come with the first
@@ -258,13 +258,13 @@ def chat(
         elif tool_choice != "auto":
             raise InvalidRequest("--tool-choice needs tools: name an MCP server with --mcp")
         if question is not None:
-            conversation.ask(sys.stdin.read() if question == "-" else question)
+            texts = [sys.stdin.read() if question == "-" else question]
         elif sys.stdin.isatty():
             converse(conversation)
+            return
         else:
-            for line in sys.stdin:
-                if line.strip():
-                    conversation.ask(line.removesuffix("\n"))
+            texts = (line.removesuffix("\n") for line in sys.stdin if line.strip())
+        yield from conversation.results(texts)
 
 
 def _tools(servers: list[str], *, yes: bool) -> McpTools:
@@ -274,7 +274,9 @@ def _tools(servers: list[str], *, yes: bool) -> McpTools:
 
 
 def converse(conversation: Conversation) -> None:
-    """Answer what is typed, until the person leaves."""
+    """Answer what is typed, until the person leaves. Raises InvalidRequest with --json."""
+    if wants_json():
+        raise InvalidRequest("--json is for a question, or for messages on stdin, one on a line")
     say(_GREETING)
     with LineReader(history_file()) as reader:
         interrupted = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
 from sax.client import Client
-from sax.command import AsJson, Wait, aligned, printable, show_table
+from sax.command import CommandResult, Results, Wait, aligned, show_table
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.types import Event, Version
 
@@ -38,8 +37,7 @@ def rollback(
         ),
     ] = "",
     wait: Wait = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Roll a model back to an earlier version.
 
     Restores the checkpoint and the overrides; replica count and access lists stay as they are.
@@ -52,15 +50,13 @@ def rollback(
     """
     with open_client(ctx) as client:
         wanted = client.rollback(model, whole_version(client, model, version))
-    if as_json:
-        print(json.dumps({"model": model, "version": wanted}, indent=2))
-    else:
-        print(f"{model} rolls back to version {wanted}")
+    value = {"model": model, "version": wanted}
+    yield CommandResult(value, f"{model} rolls back to version {wanted}")
     if wait:
         wait_until_ready(ctx, model)
 
 
-def versions(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
+def versions(ctx: typer.Context, model: Model) -> CommandResult:
     """List the versions of a model, newest first.
 
     `sax rollback` can restore any of them; a * marks the current one.
@@ -72,10 +68,11 @@ def versions(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
     """
     with open_client(ctx) as client:
         kept = client.versions(model)
-    if as_json:
-        print(json.dumps(msgspec.to_builtins(kept), indent=2))
-        return
-    show_table(_VERSION_HEADINGS, [version_row(version) for version in kept])
+    rows = [version_row(version) for version in kept]
+    return CommandResult(
+        msgspec.to_builtins(kept),
+        lambda: show_table(_VERSION_HEADINGS, rows, ("OVERRIDES", "BY", "MADE")),
+    )
 
 
 def events(
@@ -90,8 +87,7 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Show who changed what and when, newest first.
 
     With --follow the newest comes last; --follow --json prints one JSON value per line.
@@ -105,18 +101,23 @@ def events(
     """
     if follow and before:
         raise typer.BadParameter("--follow starts from the newest event: drop --before")
+    if follow:
+        return _followed(ctx, model, limit)
     with open_client(ctx) as client:
-        if follow:
-            for event in following(client, model, limit):
-                print(_line(event, as_json=as_json), flush=True)
-            return
         told = pages(client, model, before, limit)
-    if as_json:
-        print(json.dumps([event_value(event) for event in told], indent=2))
-    elif told:
-        show_table(_EVENT_HEADINGS, [event_row(event) for event in told])
-    else:
-        print("no changes yet")
+    rows = [event_row(event) for event in told]
+    return CommandResult(
+        [event_value(event) for event in told],
+        (lambda: show_table(_EVENT_HEADINGS, rows, ("NUMBER", "WHO", "TIME")))
+        if rows
+        else "no changes yet",
+    )
+
+
+def _followed(ctx: typer.Context, model: str, limit: int) -> Results:
+    with open_client(ctx) as client:
+        for event in following(client, model, limit):
+            yield CommandResult(event_value(event), _line(event))
 
 
 def pages(client: Client, model: str, before: int, limit: int) -> list[Event]:
@@ -192,8 +193,6 @@ def clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _line(event: Event, *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps(event_value(event))
+def _line(event: Event) -> str:
     number, *rest = event_row(event)
-    return printable(aligned([(number.rjust(6), *rest)])).replace("\n", " ")
+    return aligned([(number.rjust(6), *rest)]).replace("\n", " ")

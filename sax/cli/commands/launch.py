@@ -12,13 +12,13 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from sax.auth.credentials import TOKEN_VARIABLE
 from sax.cli.model_argument import full_name
-from sax.command import say
+from sax.command import CommandResult, say, wants_json
 from sax.config import GATEWAY_PORT
 from sax.errors import InvalidRequest, ModelNotFound, Unavailable
 from sax.format import listing, quoted
@@ -161,9 +161,10 @@ def launch(
         str, typer.Option(envvar=TOKEN_VARIABLE, metavar="KEY", help="Key for the gateway.")
     ] = "",
     show: Annotated[
-        bool, typer.Option("--print", help="Print variables and command; start nothing.")
+        bool,
+        typer.Option("--print", help="Print variables and command, as --json does; start nothing."),
     ] = False,
-) -> None:
+) -> CommandResult:
     """Start a coding agent that asks a model of this cell.
 
     The agent gets the gateway's address, the key and the model by variables and arguments of its
@@ -184,13 +185,13 @@ def launch(
     target = AgentTarget(url=base, model=name, key=api_key or NO_KEY, context=context)
     made = AGENTS[agent](target)
     command = [made.program, *made.arguments, *ctx.args]
-    if show:
-        print("\n".join([*_exports(made), shlex.join(command)]))
-        return
+    if show or wants_json():
+        value = {"environ": dict(made.environ), "command": command}
+        return CommandResult(value, "\n".join([*_exports(made), shlex.join(command)]))
     _start(made, command)
 
 
-def _start(made: AgentLaunch, command: list[str]) -> None:
+def _start(made: AgentLaunch, command: list[str]) -> NoReturn:
     """Become the agent. Raises InvalidRequest if it is not installed."""
     path = shutil.which(made.program)
     if path is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +14,7 @@ import typer
 from sax.cli.model_argument import full_name
 from sax.cli.stages import phase, reason, replica_stages, summary
 from sax.cli.terminal import open_client
-from sax.command import AsJson, printable, show_table
+from sax.command import CommandResult, show_facts, show_table, wants_json
 from sax.format import count
 from sax.memory_parts import COLUMNS, memory_rows
 from sax.names import CellId, ModelId
@@ -25,6 +25,9 @@ _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
 _REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
 _KERNELS_HEADINGS = ("SERVER", "MODEL", "KERNELS")
 _MEMORY_HEADINGS = ("SERVER", *(name.upper() for name in COLUMNS))
+# What narrow terminals do without, the first of it first; "failed" and its reason stay.
+_LEAST = ("METRICS", "TOPOLOGY", "CHECKPOINT", "PATH", "CHIP", "DEVICES", "READY", "MEMORY")
+_LEAST_OF_MEMORY = ("SLOT STATE", "WORKSPACE", "SLOTS X CONTEXT", "KV PAGES", "WEIGHTS", "SERVER")
 _SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "METRICS", "MODELS")
 
 
@@ -33,9 +36,8 @@ def ls(
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="/sax, a cell, or one model to see its details.")
     ] = "/sax",
-    as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
-) -> None:
+) -> CommandResult:
     """List the published models, or show all details of one.
 
     \b
@@ -45,27 +47,22 @@ def ls(
       sax ls /sax/test/smollm2 --json
       sax ls --csv > models.csv
     """
-    if as_json and as_csv:
+    if wants_json() and as_csv:
         raise typer.BadParameter("give --json or --csv, not both")
     with open_client(ctx) as client:
         if "/" not in name:
             name = full_name([each.spec.model_id for each in client.list_all()], name)
         if name.count("/") == 3:
             model = client.list(str(ModelId.parse(name)))
-            if as_csv:
-                print_csv([model])
-            else:
-                show_model(model, as_json=as_json)
-            return
+            text = partial(print_csv, [model]) if as_csv else partial(show_model, model)
+            return CommandResult(model_value(model), text)
         cell = None if name.rstrip("/") == "/sax" else str(CellId.parse(name))
         models = client.list_all(cell)
-    if as_csv:
-        print_csv(models)
-    else:
-        show_models(models, as_json=as_json)
+    text = partial(print_csv if as_csv else show_models, models)
+    return CommandResult([model_value(model) for model in models], text)
 
 
-def status(ctx: typer.Context, as_json: AsJson = False) -> None:
+def status(ctx: typer.Context) -> CommandResult:
     """Show the whole cell.
 
     Lists its model servers with their memory, its models, and why any of them is not ready.
@@ -77,29 +74,27 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     """
     with open_client(ctx) as client:
         servers, models = client.servers(), client.list_all()
-    if as_json:
-        _print_json(
-            {
-                "servers": [server_value(server) for server in servers],
-                "models": [model_value(model) for model in models],
-            }
-        )
-        return
+    value = {
+        "servers": [server_value(server) for server in servers],
+        "models": [model_value(model) for model in models],
+    }
+    return CommandResult(value, partial(_show_cell, servers, models))
+
+
+def _show_cell(servers: Sequence[JoinedServer], models: Sequence[PublishedModel]) -> None:
     if servers:
-        show_table(_SERVER_HEADINGS, [server_row(server) for server in servers])
+        show_table(_SERVER_HEADINGS, [server_row(server) for server in servers], _LEAST)
         show_memory(servers)
         show_kernels(servers)
     else:
         print("no model server has joined; to start one, see: python -m model_server --help")
     print()
-    show_models(models, as_json=False)
+    show_models(models)
 
 
-def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
-    if as_json:
-        _print_json([model_value(model) for model in models])
-    elif models:
-        show_table(_MODEL_HEADINGS, [model_row(model) for model in models])
+def show_models(models: Sequence[PublishedModel]) -> None:
+    if models:
+        show_table(_MODEL_HEADINGS, [model_row(model) for model in models], _LEAST)
     else:
         print("nothing is published; see: sax publish --help")
 
@@ -109,12 +104,8 @@ def print_csv(models: Sequence[PublishedModel]) -> None:
     writer.writerows([_MODEL_HEADINGS, *map(model_row, models)])
 
 
-def show_model(model: PublishedModel, *, as_json: bool) -> None:
-    if as_json:
-        _print_json(model_value(model))
-        return
-    for key, value in details(model):
-        print(printable(f"{key + ':':12} {value}"))
+def show_model(model: PublishedModel) -> None:
+    show_facts(details(model))
     if model.replicas:
         print()
         show_table(_REPLICA_HEADINGS, replica_rows(model))
@@ -208,7 +199,7 @@ def show_memory(servers: Sequence[JoinedServer]) -> None:
     rows = [row for server in servers for row in _memory_rows(server)]
     if rows:
         print()
-        show_table(_MEMORY_HEADINGS, rows)
+        show_table(_MEMORY_HEADINGS, rows, _LEAST_OF_MEMORY)
 
 
 def show_kernels(servers: Sequence[JoinedServer]) -> None:
@@ -242,7 +233,3 @@ def model_value(model: PublishedModel) -> dict[str, Any]:
 def server_value(server: JoinedServer) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(server)
     return value
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model, NewModel
 from sax.cli.publication import absolute_checkpoint, parse_publication, warn_of
 from sax.cli.terminal import open_client
-from sax.command import AsJson, Wait, parse_overrides
+from sax.command import CommandResult, Results, Wait, parse_overrides
 from sax.scaling import Scaling, named
 
 MinReplicas = Annotated[
@@ -50,8 +49,7 @@ def publish(
     max_replicas: MaxReplicas = None,
     target_queue: TargetQueue = None,
     wait: Wait = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Publish a model.
 
     Its cell loads it and keeps serving it.
@@ -75,7 +73,7 @@ def publish(
             autoscaling=named(min_replicas, max_replicas, target_queue),
         )
     warn_of(wanted)
-    _say_done("published", wanted.model_id, as_json=as_json)
+    yield _done("published", wanted.model_id)
     if wait:
         wait_until_ready(ctx, wanted.model_id)
 
@@ -109,8 +107,7 @@ def update(
         ),
     ] = None,
     wait: Wait = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Change a published model.
 
     Options that are not given stay as they are. Changing only the replicas reloads nothing. The
@@ -145,12 +142,12 @@ def update(
             canary=percent,
         )
     what = "updated" if percent is None else f"canary at {percent:g}% of"
-    _say_done(what, model, as_json=as_json)
+    yield _done(what, model)
     if wait:
         wait_until_ready(ctx, model, settled=percent is not None)
 
 
-def promote(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson = False) -> None:
+def promote(ctx: typer.Context, model: Model, wait: Wait = False) -> Results:
     """Roll a canary out to all replicas.
 
     The replicas that do not have it yet follow one by one.
@@ -161,12 +158,12 @@ def promote(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJso
     """
     with open_client(ctx) as client:
         client.promote(model)
-    _say_done("promoted the canary of", model, as_json=as_json)
+    yield _done("promoted the canary of", model)
     if wait:
         wait_until_ready(ctx, model, settled=True)
 
 
-def abort(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson = False) -> None:
+def abort(ctx: typer.Context, model: Model, wait: Wait = False) -> Results:
     """Go back from a canary.
 
     All requests go to the version from before it at once; its replicas return to that one by one.
@@ -177,12 +174,12 @@ def abort(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson 
     """
     with open_client(ctx) as client:
         client.abort(model)
-    _say_done("aborted the canary of", model, as_json=as_json)
+    yield _done("aborted the canary of", model)
     if wait:
         wait_until_ready(ctx, model, settled=True)
 
 
-def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
+def unpublish(ctx: typer.Context, model: Model) -> CommandResult:
     """Unpublish a model.
 
     Its replicas are unloaded and its name becomes free.
@@ -193,8 +190,8 @@ def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None
     """
     with open_client(ctx) as client:
         client.unpublish(model)
-    _say_done("unpublished", model, as_json=as_json)
+    return _done("unpublished", model)
 
 
-def _say_done(what: str, model: str, *, as_json: bool) -> None:
-    print(json.dumps({"model": model, "done": what}) if as_json else f"{what} {model}")
+def _done(what: str, model: str) -> CommandResult:
+    return CommandResult({"model": model, "done": what}, f"{what} {model}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import sys
 from collections.abc import Iterable
 from typing import Annotated
@@ -14,7 +14,7 @@ from sax.cli.image_files import ImageFiles, SoundFiles, with_images
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
-from sax.command import AsJson
+from sax.command import CommandResult, Results
 from sax.fields.table import MOST_TIMEOUT_S
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
@@ -49,8 +49,7 @@ def generate(
     image: ImageFiles = None,
     audio: SoundFiles = None,
     no_stream: NoStream = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Continue a text with a model.
 
     Prints the generated text as it streams in. With --image or --audio, the text and the images or
@@ -74,10 +73,10 @@ def generate(
         timeout_s=timeout,
     )
     with open_client(ctx) as client:
-        if as_json:
-            print(json.dumps(answer_value(client.generate(request))))
-            return
-        print_answer(client.generate(request), stream=not no_stream)
+        yield CommandResult(
+            lambda: answer_value(client.generate(request)),
+            lambda: print_answer(client.generate(request), stream=not no_stream),
+        )
 
 
 def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
@@ -112,10 +111,10 @@ def custom(
     method: Annotated[
         str, typer.Option(help="Method to call.", show_default="custom, or the only one")
     ] = "",
-) -> None:
+) -> CommandResult:
     """Send bytes to a custom model.
 
-    The response is written to stdout unchanged.
+    The response is written to stdout unchanged; with --json as the text that it is, or as base64.
 
     \b
     Examples:
@@ -125,5 +124,11 @@ def custom(
     body = sys.stdin.buffer.read() if request is None else request.read()
     with open_client(ctx) as client:
         answer = client.custom(model, body, method)
-    sys.stdout.buffer.write(answer)
-    sys.stdout.buffer.flush()
+    return CommandResult(bytes_value(answer), lambda: sys.stdout.buffer.write(answer))
+
+
+def bytes_value(answer: bytes) -> dict[str, str]:
+    try:
+        return {"text": answer.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(answer).decode()}

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from sax.command import CommandResult
 from sax.errors import InvalidRequest
 
 _MARK = "# Saxml's import paths for `sax`; `sax saxml-shim --remove` takes them away.\n"
@@ -61,7 +62,7 @@ def saxml_shim(
         typer.Argument(help="Folder of packages; default: where this Python's packages are."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take the packages away.")] = False,
-) -> None:
+) -> CommandResult:
     """Let `from saxml.client.python import sax` find the calls of this package.
 
     Writes a small package `saxml`, and `pybind11_abseil` with StatusNotOk if there is none.
@@ -74,8 +75,10 @@ def saxml_shim(
       sax saxml-shim --remove
     """
     place = default_folder() if folder is None else folder
-    for package in remove_shim(place) if remove else install_shim(place):
-        print(f"{'removed' if remove else 'wrote'} {package}")
+    done = "removed" if remove else "wrote"
+    packages = [str(each) for each in (remove_shim(place) if remove else install_shim(place))]
+    lines = "\n".join(f"{done} {package}" for package in packages)
+    return CommandResult({done: packages}, lines or "there is nothing to remove")
 
 
 def default_folder() -> Path:

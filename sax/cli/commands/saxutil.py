@@ -6,9 +6,8 @@ whose flags are Saxml's (`sax.cli.saxutil`).
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,7 +18,7 @@ from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.saxutil.unsupported import CREATE, DELETE, EXPORT, SAVE, unsupported
 from sax.cli.terminal import open_client
-from sax.command import AsJson, Wait
+from sax.command import CommandResult, Results, Wait
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="...")]
 
@@ -29,8 +28,7 @@ def update_checkpoint(
     model: Model,
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="New checkpoint.")],
     wait: Wait = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Change the checkpoint of a published model.
 
     Replicas switch over one at a time; `sax rollback` undoes the change.
@@ -43,7 +41,7 @@ def update_checkpoint(
     path = absolute_checkpoint(checkpoint)
     with open_client(ctx) as client:
         client.update(model, checkpoint=path)
-    print(json.dumps({"model": model, "checkpoint": path}) if as_json else f"updated {model}")
+    yield CommandResult({"model": model, "checkpoint": path}, f"updated {model}")
     if wait:
         wait_until_ready(ctx, model)
 
@@ -55,8 +53,7 @@ def score(
     suffixes: Annotated[
         list[str], typer.Argument(metavar="SUFFIX...", help="Texts to score; - reads stdin.")
     ],
-    as_json: AsJson = False,
-) -> None:
+) -> CommandResult:
     """Score how likely each suffix is after a prefix.
 
     Prints the log-probability of each suffix, in order. A model with a chat template reads the
@@ -71,10 +68,10 @@ def score(
     texts = [sys.stdin.read() if text == "-" else text for text in suffixes]
     with open_client(ctx) as client:
         scores = client.score(model, prefix, texts)
-    print(json.dumps(scores) if as_json else "\n".join(f"{each:.6f}" for each in scores))
+    return CommandResult(scores, "\n".join(f"{each:.6f}" for each in scores))
 
 
-def create(ctx: typer.Context, words: Words = None) -> None:
+def create(ctx: typer.Context, words: Words = None) -> NoReturn:
     """Not supported: a cell exists as soon as its admin server runs.
 
     \b
@@ -84,7 +81,7 @@ def create(ctx: typer.Context, words: Words = None) -> None:
     raise unsupported(CREATE)
 
 
-def delete(ctx: typer.Context, words: Words = None) -> None:
+def delete(ctx: typer.Context, words: Words = None) -> NoReturn:
     """Not supported, so that nobody deletes a cell by mistake.
 
     \b
@@ -94,7 +91,7 @@ def delete(ctx: typer.Context, words: Words = None) -> None:
     raise unsupported(DELETE)
 
 
-def export(ctx: typer.Context, words: Words = None) -> None:
+def export(ctx: typer.Context, words: Words = None) -> NoReturn:
     """Not supported: `saxutil export` writes a program and weights.
 
     \b
@@ -104,7 +101,7 @@ def export(ctx: typer.Context, words: Words = None) -> None:
     raise unsupported(EXPORT)
 
 
-def save(ctx: typer.Context, words: Words = None) -> None:
+def save(ctx: typer.Context, words: Words = None) -> NoReturn:
     """Not supported: `saxutil save` writes the checkpoint of a loaded model.
 
     \b

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.command import AsJson, read_file
+from sax.command import CommandResult, Results, read_file
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest, whole_transcript
 
 
@@ -29,8 +29,7 @@ def transcribe(
         float, typer.Option(min=0, max=1, help="0: greedy, and warmer where that fails.")
     ] = 0.0,
     times: Annotated[bool, typer.Option(help="Put the times of each segment before it.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Write down what a sound says, segment by segment as they come.
 
     \b
@@ -40,23 +39,22 @@ def transcribe(
       sax transcribe /sax/test/whisper - --json < talk.ogg
     """
     sound = read_file(file)
-    parts: list[TranscriptPart] = []
+    request = TranscriptRequest(
+        model_id=model,
+        sound=sound,
+        language=language,
+        translate=translate,
+        prompt=prompt,
+        temperature=temperature,
+    )
     with open_client(ctx) as client:
-        request = TranscriptRequest(
-            model_id=model,
-            sound=sound,
-            language=language,
-            translate=translate,
-            prompt=prompt,
-            temperature=temperature,
-        )
-        for part in client.transcribe_stream(request):
-            parts.append(part)
-            if not as_json:
-                _show(part, times)
-    if as_json:
-        whole = whole_transcript(parts)
-        print(json.dumps({"text": whole.text, **asdict(whole)}))
+        parts = client.transcribe_stream(request)
+        yield CommandResult(lambda: _value(parts), lambda: [_show(part, times) for part in parts])
+
+
+def _value(parts: Iterable[TranscriptPart]) -> dict[str, Any]:
+    whole = whole_transcript([*parts])
+    return {"text": whole.text, **asdict(whole)}
 
 
 def _show(part: TranscriptPart, times: bool) -> None:

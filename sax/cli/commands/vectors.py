@@ -10,7 +10,7 @@ import typer
 
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.command import AsJson
+from sax.command import CommandResult, Results
 
 Texts = Annotated[
     list[str],
@@ -29,7 +29,7 @@ def embed(
     prompt_name: Annotated[
         str, typer.Option(help="The model's own prompt to put before each text.")
     ] = "",
-) -> None:
+) -> Results:
     """Turn texts into vectors with an embedding model.
 
     Prints one JSON list of numbers per text, one per line, in order.
@@ -44,8 +44,7 @@ def embed(
         for vector in client.embed(
             model, given(texts), dimensions=dimensions, prompt_name=prompt_name
         ):
-            sys.stdout.write(json.dumps(vector) + "\n")
-    sys.stdout.flush()
+            yield CommandResult(vector, json.dumps(vector))
 
 
 def rerank(
@@ -54,8 +53,7 @@ def rerank(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Text that documents may answer.")],
     documents: Texts,
     top_n: Annotated[int | None, typer.Option(min=1, help="Print only the best few.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Results:
     """Rank documents by how well they go with a query.
 
     Works with cross encoders and, by the cosine of their vectors, with embedding models. Prints a
@@ -72,10 +70,10 @@ def rerank(
     for each in found:
         entry = {"index": each.index, "relevance_score": each.relevance_score}
         line = f"{each.relevance_score:.6f}\t{each.index}\t{texts[each.index]}"
-        print(json.dumps(entry) if as_json else line)
+        yield CommandResult(entry, line)
 
 
-def classify(ctx: typer.Context, model: Model, texts: Texts, as_json: AsJson = False) -> None:
+def classify(ctx: typer.Context, model: Model, texts: Texts) -> Results:
     """Give texts a score per label with a classification model.
 
     Prints the likeliest label of each text and its score, in order; with --json all of them.
@@ -90,7 +88,7 @@ def classify(ctx: typer.Context, model: Model, texts: Texts, as_json: AsJson = F
     for scores in found.scores:
         best = max(range(len(scores)), key=scores.__getitem__)
         line = f"{found.labels[best]}\t{scores[best]:.6f}"
-        print(json.dumps(dict(zip(found.labels, scores, strict=True))) if as_json else line)
+        yield CommandResult(dict(zip(found.labels, scores, strict=True)), line)
 
 
 def gradient(
@@ -98,7 +96,7 @@ def gradient(
     model: Model,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Text before the suffix.")],
     suffix: Annotated[str, typer.Argument(metavar="SUFFIX", help="Text that is scored.")],
-) -> None:
+) -> CommandResult:
     """Differentiate the loss of a text, as Saxml's LMService.Gradient.
 
     Prints JSON: the log-probability of the suffix, and a flat list of numbers per tensor. The model
@@ -110,7 +108,8 @@ def gradient(
     """
     with open_client(ctx) as client:
         found = client.gradient(model, prefix, suffix)
-    print(json.dumps({"score": found.score, "gradients": dict(found.gradients)}))
+    value = {"score": found.score, "gradients": dict(found.gradients)}
+    return CommandResult(value, json.dumps(value))
 
 
 def given(texts: list[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated
 
 import typer
@@ -13,11 +12,12 @@ from sax.cli.model_argument import Model
 from sax.cli.stages import failure, reason, replica_stages
 from sax.cli.terminal import open_async_client, open_client
 from sax.client import AsyncClient
-from sax.command import say
+from sax.command import CommandResult, Results, say
 from sax.errors import DeadlineExceeded, LoadFailed
 from sax.types import PublishedModel, ServableStatus
 
 _LOOK_S = 0.2  # polling interval
+_FAILED = "load failed: "  # with which the admin's reason begins
 
 
 async def until_ready(
@@ -62,7 +62,11 @@ def enough(published: PublishedModel, replicas: int | None) -> bool:
         return True
     why = failure(published)
     if why is not None:
-        raise LoadFailed(f"{published.spec.model_id} failed to load: {why}")
+        name = published.spec.model_id
+        raise LoadFailed(
+            f"{name} failed to load: {why.removeprefix(_FAILED)}; `sax update {name} --checkpoint "
+            f"PATH` gives it another checkpoint, `sax unpublish {name}` ends it"
+        )
     return False
 
 
@@ -81,8 +85,8 @@ def wait_until_ready(
     replicas: int | None = None,
     timeout_s: float | None = None,
     settled: bool = False,
-) -> None:
-    async def go() -> None:
+) -> PublishedModel:
+    async def go() -> PublishedModel:
         async with open_async_client(ctx) as client:
             with open_display() as display:
                 published = await until_ready(
@@ -95,8 +99,9 @@ def wait_until_ready(
                 )
         for note in published.notes:
             say(f"note: {note}")
+        return published
 
-    asyncio.run(go())
+    return asyncio.run(go())
 
 
 def wait(
@@ -108,7 +113,7 @@ def wait(
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long.")
     ] = None,
-) -> None:
+) -> CommandResult:
     """Wait until a model is ready.
 
     Shows what each replica is doing. If the model fails to load, prints why and exits with 1.
@@ -118,14 +123,12 @@ def wait(
       sax wait /sax/test/smollm2
       sax wait /sax/test/smollm2 --replicas 2 --timeout 300
     """
-    wait_until_ready(ctx, model, replicas=replicas, timeout_s=timeout)
+    ready = wait_until_ready(ctx, model, replicas=replicas, timeout_s=timeout)
+    value = {"model": model, "ready_replicas": ready.ready_replicas, "notes": list(ready.notes)}
+    return CommandResult(value, lambda: None)
 
 
-def watch(
-    ctx: typer.Context,
-    model: Model,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value per line.")] = False,
-) -> None:
+def watch(ctx: typer.Context, model: Model) -> Results:
     """Watch the ready replicas of a model.
 
     Prints their addresses as they come and go, until Ctrl-C.
@@ -139,4 +142,4 @@ def watch(
     with open_client(ctx) as client:
         for event in client.watch(model):
             value = {"change": event.change.value, "address": event.address}
-            print(json.dumps(value) if as_json else event, flush=True)
+            yield CommandResult(value, str(event))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.terminal import open_client
 from sax.client.weights import CHANGE_S
-from sax.command import AsJson
+from sax.command import CommandResult
 from sax.weights import Pausing
 
 Mode = Annotated[
@@ -42,8 +41,7 @@ def update_weights(
     weights_version: Annotated[str, typer.Option(help="To name them; default: a number.")] = "",
     expected: Annotated[str, typer.Option(help="Version that they replace.")] = "",
     timeout: Timeout = CHANGE_S,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandResult:
     """Replace a model's weights while it serves.
 
     Every ready replica reads them, puts them in place between two steps, compiles nothing and
@@ -66,13 +64,11 @@ def update_weights(
             mode=mode,
             timeout_s=timeout,
         )
-    if as_json:
-        print(json.dumps({"model": model, "version": version}))
-    else:
-        print(f"{model} has weights of version {version}")
+    value = {"model": model, "version": version}
+    return CommandResult(value, f"{model} has weights of version {version}")
 
 
-def pause(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
+def pause(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> CommandResult:
     """Have a model compute nothing until `sax resume`; requests wait.
 
     \b
@@ -81,10 +77,10 @@ def pause(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
     """
     with open_client(ctx) as client:
         client.pause(model, mode)
-    print(f"paused {model}")
+    return CommandResult({"model": model, "done": "paused"}, f"paused {model}")
 
 
-def resume(ctx: typer.Context, model: Model) -> None:
+def resume(ctx: typer.Context, model: Model) -> CommandResult:
     """End a pause.
 
     \b
@@ -93,10 +89,10 @@ def resume(ctx: typer.Context, model: Model) -> None:
     """
     with open_client(ctx) as client:
         client.resume(model)
-    print(f"resumed {model}")
+    return CommandResult({"model": model, "done": "resumed"}, f"resumed {model}")
 
 
-def sleep(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
+def sleep(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> CommandResult:
     """Free a model's weights and pages; its process and programs stay, for `sax wake`.
 
     \b
@@ -105,7 +101,7 @@ def sleep(ctx: typer.Context, model: Model, mode: Mode = Pausing.WAIT) -> None:
     """
     with open_client(ctx) as client:
         client.sleep(model, mode)
-    print(f"{model} sleeps")
+    return CommandResult({"model": model, "done": "asleep"}, f"{model} sleeps")
 
 
 def wake(
@@ -114,7 +110,7 @@ def wake(
     checkpoint: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="Default: the one of before.")
     ] = "",
-) -> None:
+) -> CommandResult:
     """Read the weights of a model that sleeps, and serve it.
 
     \b
@@ -123,10 +119,10 @@ def wake(
     """
     with open_client(ctx) as client:
         client.wake(model, absolute_checkpoint(checkpoint) if checkpoint else "")
-    print(f"{model} is awake")
+    return CommandResult({"model": model, "done": "awake"}, f"{model} is awake")
 
 
-def weights(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
+def weights(ctx: typer.Context, model: Model) -> CommandResult:
     """Show the version of the weights of each ready replica.
 
     \b
@@ -135,8 +131,6 @@ def weights(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
     """
     with open_client(ctx) as client:
         replicas = client.weights(model)
-    if as_json:
-        print(json.dumps([asdict(each) for each in replicas]))
-        return
-    for each in replicas:
-        print(f"{each.address}  {each.version}  {each.state}")
+    lines = [f"{each.address}  {each.version}  {each.state}" for each in replicas]
+    shown = "\n".join(lines) or f"no replica of {model} is ready"
+    return CommandResult([asdict(each) for each in replicas], shown)

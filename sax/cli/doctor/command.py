@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
-from sax.command import AsJson, show_findings
-from sax.finding import CHECKS, PROBLEM, worst
-
-_WELL, _PROBLEMS = 0, 1
+from sax.command import CommandResult, findings_result
+from sax.finding import CHECKS
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor() -> CommandResult:
     """Look at this machine and give a remedy for each thing that a cell lacks here.
 
     Looks at jax, the processor and its kernels, memory, GPUs and TPUs, ports, disk, and the folders
@@ -25,6 +21,4 @@ def doctor(as_json: AsJson = False) -> None:
     from sax.cli.doctor.findings import diagnose  # the command line's start is felt at every call
     from sax.cli.doctor.machine import look
 
-    found = [*diagnose(look()), *(check() for check in CHECKS.values())]
-    show_findings(found, as_json)
-    raise typer.Exit(_PROBLEMS if worst(found) == PROBLEM else _WELL)
+    return findings_result([*diagnose(look()), *(check() for check in CHECKS.values())])

@@ -6,10 +6,12 @@ Adds to `Supervisor`: signals, readiness checks, and the caller's work once the 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import httpx
 
@@ -22,7 +24,8 @@ from sax.cli.publication import Publication
 from sax.cli.stages import ProgressStage
 from sax.client import AsyncClient
 from sax.command import say
-from sax.errors import ModelExists, SaxError
+from sax.errors import InvalidRequest, ModelExists, SaxError
+from sax.format import quoted
 
 _LOOK_S = 0.1
 
@@ -57,6 +60,7 @@ async def run_cell(plan: CellPlan, work: Work) -> None:
     `work` runs once the cell is up; an error in it ends the cell, its return does not.
     """
     check_ports(plan.ports)
+    make_folder(plan)
     voice = Voice()
     supervisor = Supervisor(plan.children, voice)
     stopping = _stop_signals(supervisor)
@@ -70,6 +74,22 @@ async def run_cell(plan: CellPlan, work: Work) -> None:
         await _first_of(*tasks)
     finally:
         await supervisor.drain()
+
+
+def make_folder(plan: CellPlan) -> None:
+    """Make the folder of state and logs. Raises InvalidRequest if it cannot be used."""
+    try:
+        plan.logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _useless(plan.folder, f"cannot be made: {error.strerror}") from None
+    if not os.access(plan.logs, os.W_OK):
+        raise _useless(plan.folder, "cannot be written to")
+
+
+def _useless(folder: Path, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the folder {quoted(str(folder))} {why}; name another with --dir", param="--dir"
+    )
 
 
 def _stop_signals(supervisor: Supervisor) -> asyncio.Event:
@@ -156,7 +176,8 @@ async def _listens(port: int) -> bool:
 
 
 async def _gateway_answers(plan: CellPlan) -> bool:
-    async with httpx.AsyncClient(trust_env=False, timeout=2.0) as http:
+    # Its certificate may be for the name that others call it by.
+    async with httpx.AsyncClient(trust_env=False, timeout=2.0, verify=False) as http:
         with suppress(httpx.HTTPError):
             return (await http.get(f"{plan.gateway_url}/healthz")).is_success
     return False

@@ -15,6 +15,7 @@ from pathlib import Path
 from sax.auth.security import Security
 from sax.auth.token_source import tokens_given
 from sax.cli.local.child import Child, Port
+from sax.cli.local.gateway_options import value_of
 from sax.cli.local.server_plan import ServerPlan, plan_servers
 from sax.config import (
     ADMIN_PORT,
@@ -158,7 +159,6 @@ class CellPlan:
     def __post_init__(self) -> None:
         CellId.parse(self.cell)
         _check_devices(self.devices_per_host)
-        _check_flags(self.gateway_flags)
         self._check_islands()
         _check_different(self.ports)
         Security(
@@ -183,7 +183,8 @@ class CellPlan:
 
     @property
     def gateway_url(self) -> str:
-        return f"http://{self.gateway_host}:{self.gateway_port}"
+        scheme = "https" if value_of(self.gateway_flags, "tls_cert") else "http"
+        return f"{scheme}://{self.gateway_host}:{self.gateway_port}"
 
     @property
     def logs(self) -> Path:
@@ -309,27 +310,6 @@ def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the user's folder for compiled steps, so that a new cell folder starts warm."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sax" / "compiled"
-
-
-# Flags of the gateway that the plan itself sets, and the option that changes each.
-_PLANNED = {
-    "--port": "--port",
-    "--host": "--host",
-    "--admin": "--admin-port",
-    "--files": "--dir",
-    "--tokens": "--tokens",
-    "--saxml_generation": "--saxml-generation",
-}
-
-
-def _check_flags(flags: tuple[str, ...]) -> None:
-    """Raise InvalidRequest for a flag of the gateway that has an option of its own."""
-    for flag in flags:
-        name = flag.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-        if name in _PLANNED:
-            raise InvalidRequest(
-                f"--gateway has {flag}: give {_PLANNED[name]} to this command", param="--gateway"
-            )
 
 
 def _check_devices(devices_per_host: int | None) -> None:

@@ -11,9 +11,10 @@ from sax.cli.local.bring_up import Voice, Work, publish_and_wait
 from sax.cli.local.cell_plan import CellPlan
 from sax.cli.local.demo_model import FILE, VARIABLE, demo_model
 from sax.cli.local.run import model_name
-from sax.cli.local.up import runs_a_cell
+from sax.cli.local.up import cell_value, runs_a_cell
 from sax.cli.publication import Publication, parse_publication
 from sax.client import AsyncClient
+from sax.command import CommandResult, show_result, wants_json
 from sax.references import parse_reference
 from sax.types import GenerateRequest, Message, SamplingParams
 
@@ -53,15 +54,21 @@ def demo(
 
     async def publish_and_ask(client: AsyncClient, voice: Voice) -> None:
         await publish_and_wait(client, wanted, voice)
-        print(f"\n> {QUESTION}")
+        if not wants_json():
+            print(f"\n> {QUESTION}")
         request = GenerateRequest(
             model_id=wanted.model_id,
             prompt=(Message("user", QUESTION),),
             sampling=SamplingParams(temperature=0, max_tokens=64),
         )
+        parts: list[str] = []
         async for chunk in client.generate(request):
-            print(chunk.text, end="", flush=True)
-        print(f"\n\n{what_next(plan, wanted)}", flush=True)
+            parts.append(chunk.text)
+            if not wants_json():
+                print(chunk.text, end="", flush=True)
+        asked = {"model": wanted.model_id, "question": QUESTION, "answer": "".join(parts)}
+        value = {**cell_value(plan), **asked}
+        show_result(CommandResult(value, f"\n\n{what_next(plan, wanted)}"))
 
     return publish_and_ask
 

@@ -21,12 +21,13 @@ from sax.cli.commands.chat import converse
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.conversation import Conversation
 from sax.cli.display import open_display
+from sax.cli.local.gateway_options import starts_a_gateway
 from sax.cli.publication import Publication, absolute_checkpoint
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.stages import ProgressStage
 from sax.cli.terminal import admin_of
 from sax.client import AsyncClient, Client
-from sax.command import Overrides, check_installed, parse_overrides, say
+from sax.command import Overrides, Results, check_installed, parse_overrides, say
 from sax.config import (
     ADDRESS_VARIABLE,
     ADMIN_PORT,
@@ -68,6 +69,7 @@ _LOG_LINES = 8
 _ANSWERS_S = 2.0  # a cell that is there
 
 
+@starts_a_gateway
 @takes_sampling(temperature=0.0)
 def run(
     ctx: typer.Context,
@@ -92,7 +94,8 @@ def run(
     overrides: Overrides = None,
     *,
     sampling: SamplingParams,
-) -> None:
+    gateway_flags: tuple[str, ...],
+) -> Results:
     """Chat with a model, from nothing.
 
     Starts a cell on this machine if none answers, which ends with the chat; fetches and publishes
@@ -105,21 +108,22 @@ def run(
       sax run ./SmolLM2-135M-Instruct.Q4_1.gguf -p "What is the capital of France?"
       sax run HuggingFaceTB/SmolLM2-135M-Instruct < question.txt
     """
-    with _some_cell(ctx) as address, Client(address) as client:
+    with _some_cell(ctx, gateway_flags) as address, Client(address) as client:
         ctx.obj = address
         model_id = _ready(ctx, client, model, name, parse_overrides(overrides or ()))
         conversation = Conversation(client, model_id, sampling, system)
-        if prompt is not None:
-            conversation.ask(prompt)
-        elif sys.stdin.isatty():
+        if prompt is None and sys.stdin.isatty():
             converse(conversation)
         else:
-            conversation.ask(sys.stdin.read())
+            yield from conversation.results([sys.stdin.read() if prompt is None else prompt])
 
 
 @contextmanager
-def _some_cell(ctx: typer.Context) -> Generator[str | None]:
-    """Give the address of the cell that answers, or of one that was started for this command."""
+def _some_cell(ctx: typer.Context, gateway_flags: tuple[str, ...]) -> Generator[str | None]:
+    """Give the address of the cell that answers, or of one that was started for this command.
+
+    Raises InvalidRequest for flags of a gateway that is there already.
+    """
     given = admin_of(ctx)
     try:
         with Client(given) as client:
@@ -128,9 +132,13 @@ def _some_cell(ctx: typer.Context) -> Generator[str | None]:
         if given or os.environ.get(ADDRESS_VARIABLE) or os.environ.get(ROOT_VARIABLE):
             raise  # somebody named a cell, and it is not this one
         check_installed(ctx)
-        with own_cell() as address:
+        with own_cell(gateway_flags) as address:
             yield address
         return
+    if gateway_flags:
+        raise InvalidRequest(
+            f"a cell answers already, whose gateway goes on as it is: leave out {gateway_flags[0]}"
+        )
     yield given
 
 
@@ -157,7 +165,7 @@ def _ready(
 
 
 @contextmanager
-def own_cell() -> Generator[str]:
+def own_cell(gateway_flags: tuple[str, ...] = ()) -> Generator[str]:
     """Run a cell and give the address of its admin server. Raises Unavailable.
 
     It uses the usual ports where they are free, and keeps nothing.
@@ -168,7 +176,7 @@ def own_cell() -> Generator[str]:
     command = (sys.executable, "-m", "sax.cli.local.leash", "sax.cli", "up", f"--dir={folder}")
     with (folder / "up.log").open("wb") as log:
         up = subprocess.Popen(
-            (*command, *flags),
+            (*command, *flags, *gateway_flags),
             stdin=subprocess.PIPE,  # its end is the end of this process
             stdout=log,
             stderr=log,

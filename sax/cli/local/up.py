@@ -15,10 +15,11 @@ import typer
 from sax.auth.credentials import Credentials
 from sax.cli.local.bring_up import Voice, Work, publish_and_wait, run_cell
 from sax.cli.local.cell_plan import CellPlan, default_compile_cache
+from sax.cli.local.gateway_options import starts_a_gateway
 from sax.cli.local.server_plan import PORT_STRIDE, ServerPlan
-from sax.cli.publication import parse_publication
+from sax.cli.publication import check_here, parse_publication
 from sax.client import AsyncClient
-from sax.command import check_installed, say
+from sax.command import CommandResult, Results, check_installed, say, show_result, tell
 from sax.config import (
     ADMIN_PORT,
     ADMIN_STATUS_PORT,
@@ -112,16 +113,6 @@ AdminAcl = Annotated[
     ),
 ]
 
-GatewayFlags = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gateway",
-        metavar="'--FLAG=VALUE ...'",
-        help="Flags of the gateway, such as --lenient, --cors_origins=*, --media_hosts=*, "
-        "--access_log=off; `python -m http_gateway --help` lists them. Repeatable.",
-    ),
-]
-
 
 def cell_plan(
     ctx: typer.Context,
@@ -145,7 +136,8 @@ def cell_plan(
     saxml_generation: SaxmlGeneration = 2,
     tokens: Tokens = None,
     admin_acl: AdminAcl = "",
-    gateway: GatewayFlags = None,
+    *,
+    gateway_flags: tuple[str, ...],
 ) -> CellPlan:
     """Make a plan from the options of `up` and `demo`. Raises InvalidRequest."""
     return CellPlan(
@@ -171,30 +163,31 @@ def cell_plan(
         model_server_flags=tuple(ctx.args),
         tokens=tokens,
         admin_acl=admin_acl,
-        gateway_flags=tuple(flag for text in gateway or () for flag in shlex.split(text)),
+        gateway_flags=gateway_flags,
     )
 
 
-def runs_a_cell(command: Callable[..., Work]) -> Callable[..., None]:
+def runs_a_cell(command: Callable[..., Work]) -> Callable[..., Results]:
     """Turn a function of a CellPlan and its own arguments into a command that runs a cell.
 
     The command takes those arguments and the options of `cell_plan`.
     """
-    shared = inspect.signature(cell_plan, eval_str=True).parameters
+    shared = dict(inspect.signature(cell_plan, eval_str=True).parameters)
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(**given: Any) -> Results:
         check_installed(given["ctx"])
         plan = cell_plan(**{name: given.pop(name) for name in shared})
         check_security(plan)
         asyncio.run(run_cell(plan, command(plan, **given)))
+        yield from ()  # results are shown while it runs
 
     ctx, *options = shared.values()
     parameters = [ctx, *own, *options]
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+    return starts_a_gateway(run)
 
 
 @runs_a_cell
@@ -215,7 +208,7 @@ def up(
     devices of that many others. A process that dies is restarted,
     together with the other hosts of its model server. Published models are still published after a
     restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
-    servers, those of --gateway to the gateway.
+    servers; the gateway's have options of their own.
 
     \b
     Examples:
@@ -225,19 +218,20 @@ def up(
       SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
       sax up --hosts 4 --devices-per-host 2
       sax up --islands 2 --devices-per-island 2
-      sax up --gateway "--lenient --cors_origins='*'"
+      sax up --lenient --cors_origins '*' --media_hosts '*.example.com'
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
     wanted = [parse_publication(shlex.split(text), plan.cell) for text in publish or ()]
+    for publication in wanted:
+        check_here(publication.checkpoint)
 
     async def publish_all(client: AsyncClient, voice: Voice) -> None:
         for publication in wanted:
             try:
                 await publish_and_wait(client, publication, voice)
             except LoadFailed as error:
-                # The cell keeps serving: `sax update` can fix the model.
-                voice(f"sax: {error.text}")
-        print(announcement(plan), flush=True)
+                tell(error)  # the cell keeps serving: `sax update` can fix the model
+        show_result(CommandResult(cell_value(plan), announcement(plan)))
 
     return publish_all
 
@@ -257,6 +251,17 @@ def check_security(plan: CellPlan) -> None:
             "SAX_TOKEN_FILE, to the token of a principal in --admin-acl",
             param="SAX_TOKEN",
         )
+
+
+def cell_value(plan: CellPlan) -> dict[str, Any]:
+    """Return the addresses of a cell, for programs."""
+    return {
+        "cell": plan.cell,
+        "gateway": plan.gateway_url,
+        "admin": plan.admin_address,
+        "model_servers": [server.address for server in plan.model_servers],
+        "logs": str(plan.logs),
+    }
 
 
 def announcement(plan: CellPlan) -> str:

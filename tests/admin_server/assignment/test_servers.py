@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from admin_server.assignment.failures import backoff_s
+from admin_server.assignment.failures import Failures, backoff_s
 from admin_server.assignment.seen import LoadAction, UnloadAction, UpdateAcls
 from admin_server.assignment.servers import Servers
 from admin_server.ledger.state import CellState
@@ -156,6 +156,16 @@ def test_failures_of_a_version_that_nobody_wants_are_forgotten():
     assert servers.view().failures
     servers.forget_failures(CellState("/sax/test"))
     assert servers.view().failures == {}
+
+
+def test_a_load_that_fails_again_and_again_is_tried_every_ten_minutes():
+    failures, place, waits = Failures(random.Random(1)), ("a:1", M), list[float]()
+    for _ in range(14):
+        failures.fail(place, "v", "no such file", 0.0)
+        waits.append(failures.all()[place].next_try_s)
+        failures.retry(place)
+    assert waits[0] < 2 < waits[2] < 6
+    assert all(480 <= wait <= 720 for wait in waits[-3:])
 
 
 def test_waits_between_tries_double_up_to_a_minute():

@@ -90,7 +90,7 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
     assert [each.steps for each in plan.first_token] == [1, 1, 8]
     assert plan.memory is not None
     assert plan.memory.kv_tokens == made.limits.pages * 64
-    spelled = json.loads(plan.as_json())
+    spelled = json.loads(json.dumps(plan.as_value()))
     assert spelled["predicted"]["decoding"][0]["batch"] == 2
     assert spelled["buckets"][0]["predicted"]["bound"] == "HBM"
 
@@ -168,7 +168,7 @@ def test_a_draft_model_is_counted_beside_its_model(monkeypatch: pytest.MonkeyPat
     assert all(each.seconds > 0 for each in made.draft.draft_tokens)
     both = zip(made.buckets, alone.buckets, strict=True)
     assert all(one.seconds > other.seconds and one.bytes > other.bytes for one, other in both)
-    spelled = json.loads(made.as_json())
+    spelled = json.loads(json.dumps(made.as_value()))
     assert spelled["predicted"]["guesses"][0]["rows"] == 2
     assert spelled["draft"]["model"] == "Llama-3.2-1B"
 

@@ -183,7 +183,8 @@ def test_wait_for_a_model_that_fails_ends_with_the_reason(cell: FakeCell, sax: S
     cell.holds(MODEL, broken)
     result = sax("wait", MODEL)
     assert result.exit_code == 1
-    assert result.stderr.endswith(f"sax: {MODEL} failed to load: m.gguf is cut short\n")
+    told = f"sax: {MODEL} failed to load: m.gguf is cut short; `sax update {MODEL} --checkpoint "
+    assert told in result.stderr
 
 
 def test_wait_gives_up_after_its_timeout_with_the_reason(cell: FakeCell, sax: Sax) -> None:

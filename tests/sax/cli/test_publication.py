@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sax.cli.publication import Publication, parse_publication
+from sax.cli.publication import Publication, check_here, parse_publication
 from sax.errors import InvalidName, InvalidRequest
 
 
@@ -59,3 +59,12 @@ def test_a_last_part_alone_is_a_model_of_the_cell_that_is_started() -> None:
     assert (wanted.model_id, wanted.checkpoint) == ("/sax/lab/m", "acme/tiny")
     whole = parse_publication(["/sax/test/m", "auto", "acme/tiny"], "/sax/lab")
     assert whole.model_id == "/sax/test/m"
+
+
+def test_a_local_checkpoint_that_is_not_here_is_told_before_a_cell_is_started(
+    tmp_path: Path,
+) -> None:
+    for there in (str(tmp_path), "None", "acme/tiny", "gs://bucket/x", "hf://acme/tiny"):
+        check_here(there)
+    with pytest.raises(InvalidRequest, match="does not exist on this machine: give the path"):
+        check_here(str(tmp_path / "none.gguf"))

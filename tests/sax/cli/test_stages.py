@@ -78,3 +78,8 @@ def test_a_replica_without_a_server_tells_what_it_waits_for() -> None:
     assert stage.text == summary(published(nowhere)) == "waiting for a server"
     (stage,) = replica_stages(published(READY))
     assert stage.told == "ready"
+
+
+def test_a_failed_replica_is_told_before_one_that_is_still_loading() -> None:
+    failed = ReplicaStatus("b:1", ServableStatus.FAILED, "cut short")
+    assert summary(published(loading(None), failed, wanted=2)) == "failed"

@@ -196,6 +196,27 @@ async def test_nobody_listening_is_what_the_caller_says_it_means() -> None:
     await silent.channel.close()
 
 
+async def test_a_port_that_speaks_http_is_told_from_a_server_that_is_not_there() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as http:
+        port = http.sockets[0].getsockname()[1]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(AdminUnavailable, match="the peer speaks HTTP, and not gRPC"):
+                await rpc.call(
+                    channel,
+                    "/test.Service/Unary",
+                    admin_pb2.ListRequest(),
+                    admin_pb2.ListRequest,
+                    peer="the peer",
+                    timeout_s=20.0,
+                    unavailable=AdminUnavailable,
+                )
+
+
 async def test_a_server_that_stops_in_mid_call_is_lost_and_no_cancellation(peer: Peer) -> None:
     call = asyncio.create_task(peer.unary("Wait"))
     await asyncio.sleep(0.1)

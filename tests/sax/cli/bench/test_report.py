@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sax.cli.bench.chart import counted, histogram
 from sax.cli.bench.report import (
     SHOWN,
     Outcome,
@@ -23,7 +24,6 @@ from sax.cli.bench.report import (
     parse_limits,
     percentile,
 )
-from sax.cli.commands.bench import counted, histogram
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 

@@ -32,7 +32,7 @@ def test_each_command_asks_for_its_change_and_says_that_it_was_made(
         ),
         ("update-weights", MODEL, "shm:x", "--weights-version", "7", "--json"): (
             ("update", "shm:x", "wait", False, ""),
-            json.dumps({"model": MODEL, "version": "7"}) + "\n",
+            json.dumps({"model": MODEL, "version": "7"}, indent=2) + "\n",
         ),
         ("pause", MODEL): (("pause", "", "wait", False, ""), f"paused {MODEL}\n"),
         ("resume", MODEL): (("resume", "", "wait", False, ""), f"resumed {MODEL}\n"),

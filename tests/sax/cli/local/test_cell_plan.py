@@ -212,13 +212,12 @@ def test_no_islands_and_no_devices_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_flags_of_the_gateway_reach_it_alone_and_after_the_plans_own() -> None:
-    flags = ("--lenient", "--cors-origins=*", "--max_body_mb", "8")
+    flags = ("--lenient", "--cors_origins=*", "--max_body_bytes=8")
     *others, gateway = plan(gateway_flags=flags).children
-    assert gateway.flags[-4:] == flags
+    assert gateway.flags[-3:] == flags
     assert not any("--lenient" in child.flags for child in others)
 
 
-def test_a_flag_of_the_gateway_with_an_option_of_its_own_is_refused_with_that_option() -> None:
-    for flag, option in (("--port=1", "--port"), ("--saxml-generation=1", "--saxml-generation")):
-        with pytest.raises(InvalidRequest, match=f"{flag}: give {option} to this command"):
-            plan(gateway_flags=("--lenient", flag))
+def test_a_gateway_with_a_certificate_is_called_by_https() -> None:
+    assert plan().gateway_url.startswith("http://")
+    assert plan(gateway_flags=("--tls_cert=c.pem",)).gateway_url.startswith("https://")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.main import get_group
 from typer.testing import CliRunner
 
-from sax.cli.local.bring_up import Work
+from sax.cli.local.bring_up import Work, make_folder
 from sax.cli.local.cell_plan import CellPlan
 from sax.cli.local.demo import names_of, what_next
 from sax.cli.local.demo_model import FILE, VARIABLE, model_folder
@@ -170,3 +171,18 @@ def test_the_announcement_shows_every_model_server_and_its_hosts(tmp_path: Path)
         "  model server 1  127.0.0.1:10011   metrics: http://127.0.0.1:10013/metrics   "
         "4 hosts of 2 devices meet at 127.0.0.1:10111",
     ]
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_the_option_to_change(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequest, match="cannot be made: .*; name another with --dir"):
+        make_folder(plan(tmp_path / "file"))
+    make_folder(plan(tmp_path / "new" / "cell"))
+    assert (tmp_path / "new" / "cell" / "logs").is_dir()
+
+
+def test_a_checkpoint_that_is_not_here_starts_nothing(planned: list[CellPlan]) -> None:
+    made = CliRunner().invoke(app, ["up", "--publish", "m llama /no/such.gguf", "--json"])
+    assert made.exit_code == 1
+    assert json.loads(made.stdout)["error"]["param"] == "checkpoint"
+    assert not planned
