@@ -17,11 +17,15 @@ from model_server.engine.running.ops import (
     ExportPages,
     FetchPages,
     ForgetAdapter,
+    ForgetWeights,
     ImportPages,
     Op,
     Propose,
     ReadAdapter,
+    ReadWeights,
+    Sleep,
     WriteAdapter,
+    WriteWeights,
 )
 from model_server.engine.types import SlotMask
 
@@ -37,6 +41,10 @@ OPS: list[Any] = [
     FetchPages(7, 2, 1, ("a:1", "b:1"), 5.0),
     DropPages(7),
     Connect(("a:1", "b:1")),
+    ReadWeights("key", "/path", True),
+    WriteWeights("key"),
+    ForgetWeights("key"),
+    Sleep(),
 ]
 
 
