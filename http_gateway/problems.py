@@ -259,6 +259,9 @@ def _generation_1(problem: Problem) -> Response:
     return Response(json.dumps(body, indent=4) + "\n", status, problem.headers)
 
 
+_OPERATORS = ("/cell/", "/mcp/")
+
+
 def answer(path: str, error: Exception, generation: int, request_id: str = "") -> Response:
     """Format an error for the family of a path.
 
@@ -271,4 +274,5 @@ def answer(path: str, error: Exception, generation: int, request_id: str = "") -
         return ollama_response(problem)
     if path == "/v1" or path.startswith(("/v1/", "/v2/")) or path in _ALSO_OPENAI:
         return openai_response(problem)
-    return saxml_response(problem, generation)
+    # Saxml had none of these, so that its first generation's format is not theirs.
+    return saxml_response(problem, 2 if path.startswith(_OPERATORS) else generation)

@@ -102,7 +102,7 @@ def test_the_page_of_examples_lists_each_of_them() -> None:
     assert there - {"README.md"} == listed
 
 
-@each_case("path", [path.name for path in sorted(EXAMPLES.glob("*.py"))])
+@each_case("path", [path.name for path in sorted(EXAMPLES.glob("[!_]*.py"))])
 def test_an_example_begins_with_what_it_does_and_how_it_is_run(path: str) -> None:
     text = (EXAMPLES / path).read_text()
     first, _, rest = text.removeprefix('"""').partition("\n\n")

@@ -40,7 +40,8 @@ REFUSED = {
 
 def written_cases() -> list[str]:
     """Every case of an architecture of GGUF, less those that it cannot say."""
-    known = {kind for each in ARCHITECTURES.values() for kind in each.model_types}
+    written = (each for each in ARCHITECTURES.values() if each.more_metadata)
+    known = {kind for each in written for kind in each.model_types}
     names = sorted(folder.name for folder in FAMILIES.iterdir())
     return [name for name in names if _kind_of(name) in known and name not in REFUSED]
 

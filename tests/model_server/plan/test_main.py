@@ -54,7 +54,6 @@ _SMALL = (
         ),
         (["Llama-3-8B", "--topology=v5e:2x2", "--plot=a.png"], "the picture is an SVG"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--values=/nowhere/a"], "cannot be written"),
-        (["Llama-3-8B", "--topology=v5e:2x2", "--json", "--emit=kubernetes"], "leave one out"),
     ],
 )
 def test_a_wrong_question_has_one_message_and_status_2(
@@ -65,6 +64,15 @@ def test_a_wrong_question_has_one_message_and_status_2(
     assert message in err
     assert out == ""
     assert err.count("\n") == 1
+
+
+def test_with_json_a_wrong_question_is_answered_by_an_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["Llama-3-8B", "--topology=v5e:2x2", "--json", "--emit=kubernetes"]) == 2
+    out, err = capsys.readouterr()
+    assert "leave one out" in json.loads(out)["error"]["text"]
+    assert err == ""
 
 
 def test_a_model_that_does_not_fit_says_what_to_change_and_status_1(

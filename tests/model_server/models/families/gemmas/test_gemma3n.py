@@ -35,7 +35,7 @@ def test_tensors_of_borrowed_keys_are_not_read() -> None:
 
 
 def test_a_row_between_layers_holds_all_versions_and_all_inputs() -> None:
-    assert recipe().row == 3 * 48 + 8 * 10
+    assert recipe().row == 4 * 48 + 8 * 10
 
 
 def test_stages_are_cut_only_where_no_keys_are_lent_across() -> None:
