@@ -86,4 +86,5 @@ async def test_only_the_first_token_tells_how_long_the_request_waited() -> None:
         await stream.until_over(*range(LIMITS.slots + 1))
         waited_s = [[chunk.queue_s for chunk in stream.chunks[id]] for id in stream.chunks]
         assert all(first > 0 and not any(rest) for first, *rest in waited_s)
-        assert 0.05 <= max(first for first, *_ in waited_s) <= time.monotonic() - began_s
+        # Less than it slept: its wait is counted from the engine's next look at the queue.
+        assert 0.04 <= max(first for first, *_ in waited_s) <= time.monotonic() - began_s
