@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
-from model_server.checkpoints.gguf.architectures import experts, gemma_lending, recurrent
+from model_server.checkpoints.gguf.architectures import (
+    delta,
+    experts,
+    gemma_lending,
+    glm_moe,
+    mamba,
+)
 from model_server.checkpoints.gguf.architectures.bert import BERT, MODERN_BERT
 from model_server.checkpoints.gguf.architectures.cohere import COHERE2, COMMAND_R
 from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2, DEEPSEEK32, GLM_DSA
@@ -15,7 +21,7 @@ from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
 from model_server.checkpoints.gguf.architectures.gpt_oss import GPT_OSS
 from model_server.checkpoints.gguf.architectures.layer_normed import PHI2, STARCODER2
-from model_server.checkpoints.gguf.architectures.lfm2 import LFM2
+from model_server.checkpoints.gguf.architectures.lfm2 import LFM2, LFM2MOE
 from model_server.checkpoints.gguf.architectures.llama import LLAMA
 from model_server.checkpoints.gguf.architectures.llama_kin import (
     ARCEE,
@@ -75,7 +81,10 @@ _ALL = (
     GLM_DSA,
     MODERN_BERT,
     *experts.ALL,
-    *recurrent.ALL,
+    LFM2MOE,
+    *glm_moe.ALL,
+    *mamba.ALL,
+    *delta.ALL,
     *gemma_lending.ALL,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

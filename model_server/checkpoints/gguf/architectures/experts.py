@@ -1,20 +1,17 @@
 """Decoders of routed experts that are read as llama.cpp's converter writes them, and not written.
 
-Qwen2-MoE, OLMoE, Phi-3.5-MoE, GLM-4.5, MiniMax-M2, dots.llm1, ERNIE 4.5, Hunyuan-A13B, Hy3,
-K-EXAONE, Command A+ and Llama 4. What a file does not say is what the published models have.
+Qwen2-MoE, OLMoE, Phi-3.5-MoE, MiniMax-M2, ERNIE 4.5, Hunyuan-A13B, Command A+ and Llama 4. What a
+file does not say is what the published models have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
     Config,
     GgufArchitecture,
     JoinedPlace,
-    TensorPlace,
     optional,
     place,
 )
@@ -44,10 +41,10 @@ from model_server.checkpoints.gguf.rope import (
 from sax.errors import CheckpointError
 
 _SIGMOID = 2  # expert_gating_func
-_SILU = {"hidden_act": "silu"}
+SILU = {"hidden_act": "silu"}
 _EXPERTS = feed_forward("mlp.experts.{e}", "_exps")
-_USED = Key("num_experts_per_tok", "expert_used_count")
-_GROUPED = (
+USED = Key("num_experts_per_tok", "expert_used_count")
+GROUPED = (
     Key("n_group", "expert_group_count", default=1),
     Key("topk_group", "expert_group_used_count", default=1),
     Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
@@ -57,19 +54,19 @@ _GROUPED = (
 )
 
 
-def _sparse(config: Config, layer: int) -> bool:
+def is_sparse(config: Config, layer: int) -> bool:
     return layer >= config["first_k_dense_replace"]
 
 
-def _dense(config: Config, layer: int) -> bool:
-    return not _sparse(config, layer)
+def is_dense(config: Config, layer: int) -> bool:
+    return not is_sparse(config, layer)
 
 
-def _shared(config: Config, layer: int) -> bool:
-    return _sparse(config, layer) and bool(config.get("n_shared_experts"))
+def has_shared(config: Config, layer: int) -> bool:
+    return is_sparse(config, layer) and bool(config.get("n_shared_experts"))
 
 
-def _biases(facts: Facts) -> dict[str, Any]:
+def biases(facts: Facts) -> dict[str, Any]:
     return {"attention_bias": facts.has("blk.0.attn_q.bias")}
 
 
@@ -79,13 +76,13 @@ def only_sigmoid(facts: Facts) -> None:
         raise CheckpointError(f"its expert_gating_func is {kind!r}; supported is {_SIGMOID}")
 
 
-def _read_decoder(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    return read_rotary_heads(facts, config) | _biases(facts)
+def read_decoder(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    return read_rotary_heads(facts, config) | biases(facts)
 
 
-def _read_sigmoid(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+def read_sigmoid(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     only_sigmoid(facts)
-    return _read_decoder(facts, config)
+    return read_decoder(facts, config)
 
 
 # --- Qwen, OLMoE, Phi
@@ -111,12 +108,12 @@ QWEN2MOE = GgufArchitecture(
     keys=(
         *DECODER,
         Key("num_experts", "expert_count"),
-        _USED,
+        USED,
         Key("moe_intermediate_size", "expert_feed_forward_length"),
         Key("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
         Key("norm_topk_prob", "expert_weights_norm", bool, False),
     ),
-    fixed={**_SILU, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    fixed={**SILU, "decoder_sparse_step": 1, "mlp_only_layers": []},
     more_config=_read_qwen2moe,
 )
 OLMOE = GgufArchitecture(
@@ -133,11 +130,11 @@ OLMOE = GgufArchitecture(
     keys=(
         *DECODER,
         Key("num_experts", "expert_count"),
-        _USED,
+        USED,
         Key("norm_topk_prob", "expert_weights_norm", bool, False),
     ),
-    fixed=_SILU,
-    more_config=_read_decoder,
+    fixed=SILU,
+    more_config=read_decoder,
 )
 
 
@@ -147,7 +144,7 @@ def _read_phimoe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     return {
         **heads,
         **read_longrope(facts, heads["head_dim"], context),
-        **_biases(facts),
+        **biases(facts),
         "lm_head_bias": facts.has("output.bias"),
         "router_jitter_noise": 0.01,
         "sliding_window": read_window(facts),
@@ -167,131 +164,9 @@ PHIMOE = GgufArchitecture(
         "ffn_down_exps": place(f"{_PHI_EXPERT}.w2"),
         "ffn_up_exps": place(f"{_PHI_EXPERT}.w3"),
     },
-    keys=(*DECODER, Key("num_local_experts", "expert_count"), _USED),
-    fixed=_SILU,
+    keys=(*DECODER, Key("num_local_experts", "expert_count"), USED),
+    fixed=SILU,
     more_config=_read_phimoe,
-)
-
-# --- GLM, dots, Hy3, K-EXAONE: shared experts, and dense layers first
-
-_GLM_LAYER: Mapping[str, TensorPlace] = {
-    **PROJECTIONS,
-    **feed_forward(needed=_dense),
-    "attn_norm": place("input_layernorm"),
-    "ffn_gate_inp": place("mlp.gate", needed=_sparse),
-    "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_sparse),
-    **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
-    **feed_forward("mlp.shared_experts", "_shexp", needed=_shared),
-}
-_OPTIONAL_NORMS = {stem: place(at.name, needed=optional) for stem, at in HEAD_NORMS.items()}
-_ROUTED = (
-    *DECODER,
-    *_GROUPED,
-    _USED,
-    Key("n_routed_experts", "expert_count"),
-    Key("n_shared_experts", "expert_shared_count", default=0, least=0),
-)
-
-
-def _read_glm4moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    only_sigmoid(facts)
-    normed = facts.has("blk.0.attn_q_norm.weight")
-    return read_partly_rotated(facts, config) | _biases(facts) | {"use_qk_norm": normed}
-
-
-GLM4MOE = GgufArchitecture(
-    name="glm4moe",
-    model_types={"glm4_moe": "Glm4MoeForCausalLM"},
-    tensors=TENSORS,
-    layer_tensors={
-        **_GLM_LAYER,
-        **_OPTIONAL_NORMS,
-        "post_attention_norm": place("post_attention_layernorm"),
-    },
-    # Solar Open, of which every layer has experts, names no width of dense ones.
-    keys=(*(key for key in _ROUTED if key != FFW), replace(FFW, default=1)),
-    fixed=_SILU,
-    more_config=_read_glm4moe,
-)
-DOTS1 = GgufArchitecture(
-    name="dots1",
-    model_types={"dots1": "Dots1ForCausalLM"},
-    tensors=TENSORS,
-    layer_tensors={**_GLM_LAYER, **HEAD_NORMS, "ffn_norm": NORMS["ffn_norm"]},
-    keys=_ROUTED,
-    fixed={**_SILU, "sliding_window": None},
-    more_config=_read_sigmoid,
-)
-
-
-def _read_exaone(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    window, layers = read_window(facts), config["num_hidden_layers"]
-    kinds = read_layer_types(facts, layers, 4) if window else [FULL] * layers
-    first = config.pop("first_k_dense_replace")
-    return {
-        **_read_sigmoid(facts, config),
-        "is_moe_layer": [layer >= first for layer in range(layers)],
-        "first_k_dense_replace": first,
-        "layer_types": kinds,
-        "sliding_window": window,
-    }
-
-
-EXAONE_MOE = GgufArchitecture(
-    name="exaone-moe",
-    model_types={"exaone_moe": "ExaoneMoeForCausalLM"},
-    tensors=TENSORS,
-    layer_tensors={
-        **_GLM_LAYER,
-        **HEAD_NORMS,
-        "ffn_norm": NORMS["ffn_norm"],
-        "exp_probs_b.bias": place("mlp.e_score_correction_bias", needed=_sparse),
-    },
-    keys=(
-        *_ROUTED[:-2],
-        Key("num_experts", "expert_count"),
-        Key("num_shared_experts", "expert_shared_count", default=0, least=0),
-    ),
-    fixed=_SILU,
-    more_config=_read_exaone,
-    ignored=("expert_shared_feed_forward_length",),  # as expert_feed_forward_length
-)
-
-
-def _read_hy3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    layers = range(config["num_hidden_layers"])
-    dense = [layer for layer in layers if facts.has(f"blk.{layer}.ffn_gate.weight")]
-    if dense != list(range(len(dense))):
-        raise CheckpointError(f"its layers {dense} are dense; only the first ones may be")
-    if not facts.flag("expert_weights_norm", True):
-        raise CheckpointError("its shares of experts do not add up to 1 (expert_weights_norm)")
-    return _read_sigmoid(facts, config) | {"first_k_dense_replace": len(dense)}
-
-
-HY_V3 = GgufArchitecture(
-    name="hy_v3",
-    model_types={"hy_v3": "HYV3ForCausalLM"},
-    tensors=TENSORS,
-    layer_tensors={
-        **NORMS,
-        **PROJECTIONS,
-        **HEAD_NORMS,
-        **feed_forward(needed=optional),
-        "ffn_gate_inp": place("mlp.router.gate", needed=optional),
-        "exp_probs_b": place("mlp.expert_bias", bare=True, needed=optional),
-        **feed_forward("mlp.experts.{e}", "_exps", needed=optional),
-        **feed_forward("mlp.shared_mlp", "_shexp", needed=optional),
-    },
-    keys=(
-        *DECODER,
-        Key("num_experts", "expert_count"),
-        _USED,
-        Key("moe_intermediate_size", "expert_feed_forward_length"),
-        Key("router_scaling_factor", "expert_weights_scale", float, 1.0),
-    ),
-    fixed={**_SILU, "num_shared_experts": 1},
-    more_config=_read_hy3,
-    ignored=("expert_shared_feed_forward_length",),
 )
 
 # --- MiniMax, ERNIE, Hunyuan, Command A+
@@ -319,8 +194,8 @@ MINIMAX_M2 = GgufArchitecture(
         "ffn_down_exps": place(f"{_MINIMAX_EXPERT}.w2"),
         "ffn_up_exps": place(f"{_MINIMAX_EXPERT}.w3"),
     },
-    keys=(*DECODER, Key("num_local_experts", "expert_count"), _USED),
-    fixed={**_SILU, "scoring_func": "sigmoid", "use_qk_norm": True, "use_routing_bias": True},
+    keys=(*DECODER, Key("num_local_experts", "expert_count"), USED),
+    fixed={**SILU, "scoring_func": "sigmoid", "use_qk_norm": True, "use_routing_bias": True},
     more_config=_read_minimax,
     ignored=("expert_feed_forward_length",),  # as feed_forward_length
 )
@@ -361,7 +236,7 @@ ERNIE4_5_MOE = GgufArchitecture(
         Key("moe_layer_interval", "interleave_moe_layer_step", default=1),
         Key("moe_layer_start_index", "leading_dense_block_count", default=0, least=0),
     ),
-    fixed={**_SILU, "use_bias": False, "moe_layer_end_index": -1},
+    fixed={**SILU, "use_bias": False, "moe_layer_end_index": -1},
     more_config=read_rotary_heads,
     # Of an expert, where the shared ones are that wide together.
     ignored=("expert_shared_feed_forward_length",),
@@ -385,8 +260,8 @@ HUNYUAN_MOE = GgufArchitecture(
         Key("moe_topk", "expert_used_count"),
         Key("num_shared_expert", "expert_shared_count", default=1),
     ),
-    fixed={**_SILU, "mlp_bias": False, "use_cla": False, "use_qk_norm": True},
-    more_config=_read_decoder,
+    fixed={**SILU, "mlp_bias": False, "use_cla": False, "use_qk_norm": True},
+    more_config=read_decoder,
     ignored=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
 )
 
@@ -395,7 +270,7 @@ def _read_cohere2moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     only_sigmoid(facts)
     layers, window = config["num_hidden_layers"], read_window(facts)
     return {
-        **_read_decoder(facts, config),
+        **read_decoder(facts, config),
         "layer_types": read_layer_types(facts, layers, 4) if window else [FULL] * layers,
         "sliding_window": window or 4096,
         # Files have the width of the dense layers here, and that of experts under its own key.
@@ -411,9 +286,9 @@ COHERE2MOE = GgufArchitecture(
     layer_tensors={
         **PROJECTIONS,
         "attn_norm": place("input_layernorm"),
-        **feed_forward(needed=_dense),
-        "ffn_gate_inp": place("mlp.gate", needed=_sparse),
-        **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
+        **feed_forward(needed=is_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=is_sparse),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=is_sparse),
         **feed_forward("mlp.shared_experts", "_shexp", needed=optional),
     },
     keys=(
@@ -422,12 +297,12 @@ COHERE2MOE = GgufArchitecture(
         Key("layer_norm_eps", "attention.layer_norm_epsilon", float, 1e-5),
         Key("logit_scale", "logit_scale", float, 0.0625),
         Key("num_experts", "expert_count"),
-        _USED,
+        USED,
         Key("num_shared_experts", "expert_shared_count", default=0, least=0),
         Key("norm_topk_prob", "expert_weights_norm", bool, True),
         Key("first_k_dense_replace", "leading_dense_block_count", default=0, least=0),
     ),
-    fixed={**_SILU, "tie_word_embeddings": True, "expert_selection_fn": "sigmoid"},
+    fixed={**SILU, "tie_word_embeddings": True, "expert_selection_fn": "sigmoid"},
     more_config=_read_cohere2moe,
     ignored=("expert_shared_feed_forward_length",),
 )
@@ -446,7 +321,7 @@ def _llama4_dense(config: Config, layer: int) -> bool:
 def _read_llama4(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     layers = config["num_hidden_layers"]
     return {
-        **_read_decoder(facts, config),
+        **read_decoder(facts, config),
         "intermediate_size_mlp": config["intermediate_size"],
         "intermediate_size": facts.whole("expert_feed_forward_length"),
         "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)],
@@ -487,10 +362,10 @@ LLAMA4 = GgufArchitecture(
     keys=(
         *DECODER,
         Key("num_local_experts", "expert_count"),
-        _USED,
+        USED,
         Key("interleave_moe_layer_step", "interleave_moe_layer_step", default=1),
     ),
-    fixed=_SILU,
+    fixed=SILU,
     more_config=_read_llama4,
     dropped=INVERSE_FREQUENCIES,
 )
@@ -498,10 +373,6 @@ ALL = (
     QWEN2MOE,
     OLMOE,
     PHIMOE,
-    GLM4MOE,
-    DOTS1,
-    EXAONE_MOE,
-    HY_V3,
     MINIMAX_M2,
     ERNIE4_5_MOE,
     HUNYUAN_MOE,

@@ -1,4 +1,4 @@
-"""LFM2: short convolutions, and attention in the layers for which a file counts key heads.
+"""LFM2, with and without experts: short convolutions, and attention where a file counts key heads.
 
 A file holds the width of the feed-forwards as it is; config.json may hold one to be adjusted.
 """
@@ -17,6 +17,7 @@ from model_server.checkpoints.gguf.architecture import (
     optional,
     place,
 )
+from model_server.checkpoints.gguf.architectures.experts import only_sigmoid
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import SIZES, read_heads
 from model_server.checkpoints.gguf.rope import read_rope, rotary_heads_metadata
@@ -118,4 +119,54 @@ LFM2 = GgufArchitecture(
     fixed={"conv_bias": False},
     more_config=_more_config,
     more_metadata=_more_metadata,
+)
+
+# --- LFM2 with experts
+
+
+def _lfm2_sparse(config: Config, layer: int) -> bool:
+    return layer >= config["num_dense_layers"]
+
+
+def _lfm2_dense(config: Config, layer: int) -> bool:
+    return not _lfm2_sparse(config, layer)
+
+
+def _read_lfm2moe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    biased = any(name.endswith(".exp_probs_b.bias") for name in facts.tensors)
+    more = LFM2.more_config(facts, config)
+    more.pop("block_auto_adjust_ff_dim")
+    return more | {"use_expert_bias": biased}
+
+
+_LFM2_FFW = {"ffn_gate": "w1", "ffn_up": "w3", "ffn_down": "w2"}
+LFM2MOE = GgufArchitecture(
+    name="lfm2moe",
+    model_types={"lfm2_moe": "Lfm2MoeForCausalLM"},
+    tensors=LFM2.tensors,
+    layer_tensors={
+        **LFM2.layer_tensors,
+        **{
+            stem: place(f"feed_forward.{name}", needed=_lfm2_dense)
+            for stem, name in _LFM2_FFW.items()
+        },
+        **{
+            f"{stem}_exps": place(f"feed_forward.experts.{{e}}.{name}", needed=_lfm2_sparse)
+            for stem, name in _LFM2_FFW.items()
+        },
+        "ffn_gate_inp": place("feed_forward.gate", needed=_lfm2_sparse),
+        "exp_probs_b.bias": place("feed_forward.expert_bias", needed=optional),
+    },
+    keys=(
+        *LFM2.keys,
+        Key("num_experts", "expert_count"),
+        Key("num_experts_per_tok", "expert_used_count"),
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        Key("num_dense_layers", "leading_dense_block_count", default=0, least=0),
+        Key("norm_topk_prob", "expert_weights_norm", bool, True),
+        Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
+    ),
+    fixed=LFM2.fixed,
+    more_config=_read_lfm2moe,
 )
