@@ -61,7 +61,7 @@ class Moved(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step was like."""
+    """Figures of one step."""
 
     reward: float  # mean, from 0 to 1
     divergence: float  # largest, of the trainer's log-probabilities from the sampler's

@@ -30,7 +30,7 @@ class ToolList(TypedDict):
 
 
 class CallOutcome(TypedDict):
-    """What a call gave; `failed`: `text` says why."""
+    """Result of a call; if it failed, `text` is the reason."""
 
     text: str
     failed: bool

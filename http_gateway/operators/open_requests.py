@@ -1,5 +1,4 @@
-"""OpenRequests: the requests that this gateway answers now, which operators can end, and what
-each key has used since it started."""
+"""Requests that this gateway is answering, which operators can end, and the use of each key."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _MOST_KEYS = 1000
 
 @dataclass(slots=True)
 class KeyUse:
-    """What one key, or one address without a key, has used at this gateway since it started."""
+    """Use of one key, or of one address without a key, since this gateway started."""
 
     key: str
     limits: str = ""  # as in the token file

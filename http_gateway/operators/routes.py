@@ -51,7 +51,7 @@ class ShownRequests(TypedDict):
 
 
 class ShownKeys(TypedDict):
-    """What keys used since the gateway started, at `since_s` of the epoch."""
+    """Use of keys since the gateway started, at `since_s` of the epoch."""
 
     all: bool
     since_s: float

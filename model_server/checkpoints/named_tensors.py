@@ -25,7 +25,7 @@ _FLOATS = {str(dtype) for dtype in DTYPES.values()}
 
 
 class TensorsByName(Protocol):
-    """Where named tensors lie."""
+    """Named tensors of a file, of shared memory, or of this process."""
 
     @property
     def dtypes(self) -> Mapping[str, str]:

@@ -264,7 +264,7 @@ def _family_row(
 
 
 def _parts_row(family: Family, cases: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """What of a family there is besides Hugging Face and Orbax folders, by its golden cases."""
+    """GGUF, media, draft layers and planned sizes of a family, by its golden cases."""
     names = [name for key in family.model_types for name in cases.get(key, ())]
     configs = (json.loads((_GOLDEN / name / "config.json").read_text()) for name in names)
     made = (make_recipe("auto", text_config(each), {}) for each in configs)

@@ -17,7 +17,8 @@ from model_server.loading.loaded_model import HeldMemory
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.query_cost import BatchCost
 from sax.activity import IDLE
-from sax.errors import Internal, NotLoaded, QueueFull, SaxError
+from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
+from sax.weights import ReplicaWeights, WeightChange
 
 _RECENT_BATCHES = 10
 
@@ -70,6 +71,17 @@ class BatchServable(Generic[L]):
             )
             for name, batching in loaded.batching.items()
         }
+
+    @property
+    def asleep(self) -> bool:
+        return False
+
+    async def change_weights(self, change: WeightChange) -> ReplicaWeights:
+        raise InvalidRequest(
+            f"{self.model_id} is {self.kind}, whose weights do not change in place: publish "
+            "another checkpoint with `sax update`",
+            param="model_id",
+        )
 
     @property
     def running(self) -> int:

@@ -21,6 +21,7 @@ from model_server.serving.method_stats import MethodStats
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
+from sax.weights import ReplicaWeights, WeightChange
 
 L = TypeVar("L", bound=LoadedBatches)
 
@@ -119,6 +120,15 @@ class Servable(Protocol):
     @property
     def failure(self) -> str | None:
         """The reason if nothing can be served any more; else None."""
+        ...
+
+    @property
+    def asleep(self) -> bool:
+        """True if its weights and pages are freed until it is woken."""
+        ...
+
+    async def change_weights(self, change: WeightChange) -> ReplicaWeights:
+        """Change its weights in place. Raises InvalidRequest, and as `WeightChanges.carry_out`."""
         ...
 
     def part(self, kind: type[L], /) -> BatchServable[L] | None:

@@ -14,7 +14,6 @@ from model_server.engine.failure import as_load_error
 from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.load_thread import LoadThread
 from model_server.loading.loaded_model import LoadedModel, Loader
-from model_server.serving.adapter_servable import AdapterServable
 from model_server.serving.admission import tell_of_idle
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
@@ -23,7 +22,6 @@ from sax.activity import IDLE
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import (
     Cancelled,
-    InvalidRequest,
     LoadFailed,
     NotLoaded,
     ReplicaLost,
@@ -105,32 +103,17 @@ class Servables:
         entry = self._entries.get(model_id)
         if entry is None or entry.servable is None or entry.status is not ServableStatus.LOADED:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
-        if isinstance(entry.servable, LmServable) and entry.servable.weights.asleep:
+        if entry.servable.asleep:
             raise NotLoaded(f"{model_id} is asleep here: wake it (`sax wake {model_id}`)")
         return entry.servable
 
     async def change_weights(self, change: WeightChange) -> ReplicaWeights:
-        """Change a language model's weights, also while it sleeps.
-
-        Raises InvalidRequest for other models, and as `WeightChanges.carry_out`.
-        """
+        """Change a model's weights, also while it sleeps. Raises NotLoaded, and as its servable."""
         entry = self._entries.get(change.model_id)
         servable = None if entry is None else entry.servable
         if servable is None or servable.failure:
             servable = self.get(change.model_id)
-        if not isinstance(servable, LmServable):
-            raise InvalidRequest(
-                f"{change.model_id} is {servable.kind}, whose weights do not change in place: "
-                "publish another checkpoint with `sax update`",
-                param="model_id",
-            )
-        if isinstance(servable, AdapterServable):
-            raise InvalidRequest(
-                f"{change.model_id} is an adapter: change the weights of its base, or publish the "
-                "adapter anew",
-                param="model_id",
-            )
-        return await servable.weights.carry_out(change)
+        return await servable.change_weights(change)
 
     def loaded(self) -> Iterator[Servable]:
         """Every servable in memory, including draining ones. Thread-safe."""

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from model_server.engine.engine import Engine
 from model_server.engine.islands.engine_group import EngineGroup
@@ -161,21 +161,16 @@ class WeightChanges:
             )
         return version
 
-    async def _change(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        with self._alone(what):
-            task = asyncio.ensure_future(work())
-        task.add_done_callback(self._changed)
-        await asyncio.shield(task)
-
-    @contextmanager
-    def _alone(self, what: str) -> Iterator[None]:
+    async def _change(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._changing:
             raise Unavailable(
                 f"{self._changing} of {self._model_id} is under way: try again once it is done",
                 retry_after_s=1.0,
             )
         self._changing = what
-        yield
+        task = asyncio.ensure_future(work())
+        task.add_done_callback(self._changed)
+        await asyncio.shield(task)
 
     def _changed(self, task: asyncio.Future[None]) -> None:
         self._changing = ""

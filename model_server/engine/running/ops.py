@@ -1,4 +1,4 @@
-"""What a runner does: it launches steps, and between them ops, which are one tagged union. No jax.
+"""Operations of a runner: steps, and between them ops, which are one tagged union. No jax.
 
 A part of a runner brings the ops that it does (`RunnerPart`). What wraps a runner passes on
 one method, `do`, and the hosts of a replica send each other ops as they are.
@@ -23,7 +23,7 @@ Made = TypeVar("Made", covariant=True)
 
 
 class Beginning(NamedTuple):
-    """Where the draft tokens of one sequence begin."""
+    """First position of the draft tokens of one sequence."""
 
     slot: int
     start: int  # position of its last token, which no step has computed yet
@@ -165,7 +165,7 @@ Op = (
 
 
 class Pending(Protocol[Made]):
-    """What was launched, and is still on the device."""
+    """Result of a launch that may still run on the device."""
 
     def result(self) -> Made:
         """Wait for it, and return it from the host's memory."""

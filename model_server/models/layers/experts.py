@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from model_server.kernels.small_numbers import Packed, can_gate, fits
 from model_server.models.layers.expert_blocks import (
     ExpertBiases,
     Kernel,
@@ -20,19 +18,16 @@ from model_server.models.layers.expert_blocks import (
     count_of,
     in_blocks,
 )
+from model_server.models.layers.expert_groups import can_group, in_groups
 from model_server.models.layers.expert_tiles import TiledKernels, in_tiles
 from model_server.models.layers.layers import (
     Activation,
-    ClampedGate,
     LiveRows,
     Names,
-    gate_of,
-    gated,
     live_of,
 )
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.divided_product import mesh_of
-from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.source import Portion, Stacked, Tensor, Transposed
 from model_server.models.weights.tiled import TiledExperts
@@ -43,116 +38,6 @@ from model_server.models.weights.weight import WeightForm, weight
 # Every device computes its share for all tokens and the results are summed: with the loop of
 # `expert_blocks`, or on a TPU with the grouped products of `expert_groups`. A dimension that does
 # not divide evenly is replicated.
-#
-# Mixture of experts on a TPU: routes sorted by expert, one grouped product per projection.
-#
-# As in `expert_blocks` there is no capacity: no token is dropped and none affects another. Unused
-# experts are not read; the others are read in their stored, quantised form.
-
-Sum = Callable[[jax.Array], jax.Array]
-
-
-def in_groups(
-    x: jax.Array,  # [T, D]
-    routes: Routes,
-    kernels: Kernels,  # of E experts
-    activation: Activation,
-    first: jax.Array | int,  # index of the first of them
-    *,
-    biases: ExpertBiases | None = None,
-    weigh_inputs: bool = False,
-    sum_inputs: Sum | None = None,  # over the devices that shard D, if any do
-    interpret: bool = False,
-) -> jax.Array:
-    """f32[T, D]: as `in_blocks`; where the down product is sharded on D, this device's shard."""
-    tokens, chosen = routes.experts.shape
-    count = count_of(kernels)
-    experts = routes.experts.reshape(-1) - first
-    mine = jnp.where((experts >= 0) & (experts < count), experts, count)
-    order = jnp.argsort(mine, stable=True)  # other devices' routes come last
-    sizes = jnp.bincount(mine, length=count + 1)[:count].astype(jnp.int32)
-    groups = _Groups(sizes, interpret)
-    seen = x.at[order // chosen].get(mode="promise_in_bounds")
-    if weigh_inputs:
-        seen = seen * routes.weights.reshape(-1)[order][:, None]
-    add = sum_inputs or _as_it_is
-    if kernels.gate is None:
-        inner = activation(add(groups.product(seen, kernels.up)))
-    elif sum_inputs is None and _can_gate(kernels.gate, kernels.up, activation):
-        inner = groups.gated(seen, kernels, activation, biases)
-    else:
-        gate, up = (add(groups.product(seen, each)) for each in (kernels.gate, kernels.up))
-        if biases is not None:
-            of_rows = jnp.minimum(mine[order], count - 1)
-            gate, up = (
-                part + added.at[of_rows].get(mode="promise_in_bounds")
-                for part, added in zip((gate, up), biases, strict=True)
-            )
-        inner = gated(activation, gate, up)
-    made = groups.product(inner, kernels.down)
-    # Back to token order; routes of other devices count as zero, whatever their weight.
-    by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
-    held = (mine < count).reshape(tokens, chosen)
-    weights = jnp.ones_like(routes.weights) if weigh_inputs else routes.weights
-    return jnp.sum(by_token * jnp.where(held, weights, 0.0)[..., None], axis=1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """Products of rows that are sorted by expert."""
-
-    sizes: jax.Array  # i32[E]: rows of each expert
-    interpret: bool
-
-    def product(self, x: jax.Array, kernel: Kernel) -> jax.Array:
-        """f32[T, out]."""
-        from model_server.kernels.tpu.grouped_matmul import grouped_matmul  # with Pallas
-
-        x = x.astype(kernel.dtype)
-        return grouped_matmul(x, packed_of(kernel), self.sizes, interpret=self.interpret)
-
-    def gated(
-        self,
-        x: jax.Array,
-        kernels: Kernels,
-        activation: Activation,
-        biases: ExpertBiases | None,
-    ) -> jax.Array:
-        """activation(gate) * up, as the down product takes it: rounded, in half the bytes."""
-        from model_server.kernels.tpu.grouped_matmul import gated_grouped_matmul  # with Pallas
-
-        gate, up, down = kernels
-        assert gate is not None
-        return gated_grouped_matmul(
-            x.astype(gate.dtype),
-            packed_of(gate),
-            packed_of(up),
-            self.sizes,
-            functools.partial(gated, activation),
-            down.dtype,
-            biases=biases or (),
-            interpret=self.interpret,
-        )
-
-
-def _can_gate(gate: Kernel, up: Kernel, activation: Activation) -> bool:
-    """True if one kernel can compute gate, activation and up: not every one is known on TPUs."""
-    known = gate_of(activation) is not None or isinstance(activation, ClampedGate)
-    if not known or gate.dtype != up.dtype:
-        return False
-    return can_gate(packed_of(gate), packed_of(up))
-
-
-def _as_it_is(made: jax.Array) -> jax.Array:
-    return made
-
-
-def packed_of(kernel: Kernel) -> Packed:
-    return kernel.packed() if isinstance(kernel, Quantized) else Packed(kernel, None, None)
-
-
-def can_group(kernels: Kernels) -> bool:
-    return all(fits(packed_of(kernel)) for kernel in kernels if kernel is not None)
 
 
 @dataclass(frozen=True, slots=True)

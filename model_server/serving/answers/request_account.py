@@ -1,4 +1,4 @@
-"""How one request fared: its times, and what its model's figures, metrics and trace are told.
+"""Account of one request: its times, for its model's figures, metrics and trace.
 
 The trace says where an answer's time went, as spans: queue, prefill and its chunks, decode,
 detokenise. The engine measures by `time.monotonic`; `wall_ns` less `now_s`, both of the same

@@ -7,6 +7,7 @@ written, because every llama.cpp version reads it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
@@ -228,14 +229,9 @@ DEEPSEEK32 = GgufArchitecture(
     ignored=_INDEXED_IGNORED,
     split_kv_b=True,
 )
-GLM_DSA = GgufArchitecture(
+GLM_DSA = replace(
+    DEEPSEEK32,
     name="glm-dsa",
     model_types={"glm_moe_dsa": "GlmMoeDsaForCausalLM"},
-    tensors=TENSORS,
-    layer_tensors=_INDEXED,
-    keys=DEEPSEEK2.keys,
-    fixed={"hidden_act": "silu"},
     more_config=_read_glm5,
-    ignored=_INDEXED_IGNORED,
-    split_kv_b=True,
 )

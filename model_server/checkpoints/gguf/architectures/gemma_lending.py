@@ -26,6 +26,7 @@ from model_server.checkpoints.gguf.heads import FULL, RMS_EPS, SIZES, SLIDING, r
 from model_server.checkpoints.gguf.rope import LLAMA3_FACTORS
 from sax.errors import CheckpointError
 
+_KEY_HEADS = "attention.head_count_kv"
 _LOCAL_THETA = "rope.freq_base_swa"
 _UNTURNED = 1e29  # factors above it stand for dimensions that do not rotate
 _KEYS = (
@@ -71,6 +72,13 @@ _LAYER: Mapping[str, TensorPlace] = {
 _FIXED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
 
 
+def _check_same(facts: Facts, size: int, *suffixes: str) -> None:
+    """Raise CheckpointError if values of a head, or those that rotate, are not as its keys."""
+    for suffix in suffixes:
+        if (given := facts.whole(suffix, size)) != size:
+            raise CheckpointError(f"its {suffix} is {given}; it must be that of the keys, {size}")
+
+
 def _widths(facts: Facts, layers: int) -> list[int]:
     return [facts.rows(f"blk.{layer}.ffn_up.weight") for layer in range(layers)]
 
@@ -87,15 +95,18 @@ def _read_gemma4(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     layers = config["num_hidden_layers"]
     kinds = read_layer_types(facts, layers, 6)
     widths = _widths(facts, layers)
-    counts = np.broadcast_to(facts.get_any("attention.head_count_kv"), (layers,))
+    counts = _key_heads(facts, layers)
     slides = [kind == SLIDING for kind in kinds]
     local, whole = _alike(counts, slides, SLIDING), _alike(counts, [not it for it in slides], FULL)
     size = facts.whole("attention.key_length")
-    found = {
+    local_size = facts.whole("attention.key_length_swa", size)
+    _check_same(facts, size, "attention.value_length", "rope.dimension_count")
+    _check_same(facts, local_size, "attention.value_length_swa", "rope.dimension_count_swa")
+    return {
         "layer_types": kinds,
         "intermediate_size": widths[0],
         "use_double_wide_mlp": widths[-1] == 2 * widths[0],
-        "head_dim": facts.whole("attention.key_length_swa", size),
+        "head_dim": local_size,
         "global_head_dim": size,
         "num_key_value_heads": local or whole,
         "num_global_key_value_heads": whole or local,
@@ -104,16 +115,20 @@ def _read_gemma4(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
         **_vocabulary(facts),
         **_experts(facts),
     }
-    for suffix in ("attention.value_length", "attention.value_length_swa"):
-        facts.get(suffix)  # as the keys
-    return found
 
 
-def _alike(counts: np.ndarray, chosen: list[bool], kind: str) -> int | None:
+def _key_heads(facts: Facts, layers: int) -> list[Any]:
+    """Return what the file says of each layer; one number is of all."""
+    if isinstance(facts.get_any(_KEY_HEADS), list | np.ndarray):
+        return facts.listed(_KEY_HEADS, layers)
+    return [facts.whole(_KEY_HEADS)] * layers
+
+
+def _alike(counts: list[Any], chosen: list[bool], kind: str) -> int | None:
     """Return the key heads of the chosen layers. Raises CheckpointError if they differ."""
-    found = {int(count) for count, its in zip(counts, chosen, strict=True) if its}
-    if len(found) > 1 or min(found, default=1) < 1:
-        raise CheckpointError(f"its layers of {kind} have {sorted(found)} key heads, not one")
+    found = {count for count, its in zip(counts, chosen, strict=True) if its}
+    if len(found) > 1 or any(type(count) is not int or count < 1 for count in found):
+        raise CheckpointError(f"its layers of {kind} have {[*found]} key heads, not one")
     return found.pop() if found else None
 
 
@@ -132,8 +147,6 @@ def _ropes(facts: Facts, size: int) -> dict[str, Any]:
         turned = int((factors < _UNTURNED).sum())
         if factors.shape != (size // 2,) or (factors[:turned] != 1).any():
             raise CheckpointError(f"its {LLAMA3_FACTORS} are not 1 and then without end")
-    for suffix in ("rope.dimension_count", "rope.dimension_count_swa"):
-        facts.get(suffix)  # as the factors say
     return {
         FULL: {
             "rope_type": "proportional",
@@ -194,8 +207,7 @@ def _read_gemma3n(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     size = facts.whole(
         "attention.key_length", config["hidden_size"] // config["num_attention_heads"]
     )
-    for suffix in ("attention.value_length", "rope.dimension_count"):
-        facts.get(suffix)  # as the keys
+    _check_same(facts, size, "attention.value_length", "rope.dimension_count")
     return {
         "head_dim": size,
         "num_key_value_heads": facts.whole("attention.head_count_kv"),

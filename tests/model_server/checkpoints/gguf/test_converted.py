@@ -255,10 +255,33 @@ def test_layers_that_draft_are_left_out_and_their_number_is_checked(tmp_path: Pa
         open_checkpoint(str(case.file(tmp_path / "y.gguf", tensors, metadata)))
 
 
+@each_case(
+    "key", ["rope.dimension_count", "rope.dimension_count_swa", "attention.value_length_swa"]
+)
+def test_heads_that_rotate_in_part_are_refused_where_they_are_not_read(key: str) -> None:
+    case = Case("gemma4")
+    metadata = metadata_of(case) | {f"gemma4.{key}": 6}
+    with pytest.raises(CheckpointError, match=rf"its {key} is 6; it must be that of the keys"):
+        config_of(GgufHeader(metadata, stored(case)), case.architecture, "float32")
+
+
 def test_what_is_only_read_is_not_written(tmp_path: Path) -> None:
     folder = Case("olmoe").folder(tmp_path / "folder")
     with pytest.raises(CheckpointError, match="a 'olmoe' model cannot be written as GGUF"):
         convert(str(folder), str(tmp_path / "x.gguf"))
+
+
+def metadata_of(case: Case) -> dict[str, Any]:
+    """Return a header's metadata, in which numbers and flags of a list are an array."""
+    given = case.told["metadata"].items()
+    return {key: np.array(each) if isinstance(each, list) else each for key, each in given}
+
+
+def stored(case: Case) -> dict[str, GgufTensor]:
+    return {
+        each: GgufTensor(each, tuple(shape), GGMLQuantizationType.F32, 0, 0, NO_FILE)
+        for each, (shape, _) in case.told["tensors"].items()
+    }
 
 
 HOSTILE = (0, -1, 2**32 - 1, 0.0, True, "x", [1, 2], ["a", "b"], np.array([1, 2]), [True, False])
@@ -266,12 +289,8 @@ HOSTILE = (0, -1, 2**32 - 1, 0.0, True, "x", [1, 2], ["a", "b"], np.array([1, 2]
 
 @each_case("name", NAMES)
 def test_hostile_metadata_is_read_or_refused(name: str) -> None:
-    told = Case(name).told
-    architecture, metadata = Case(name).architecture, told["metadata"]
-    tensors = {
-        each: GgufTensor(each, tuple(shape), GGMLQuantizationType.F32, 0, 0, NO_FILE)
-        for each, (shape, _) in told["tensors"].items()
-    }
+    architecture, metadata = Case(name).architecture, metadata_of(Case(name))
+    tensors = stored(Case(name))
     for key in metadata:
         for value in HOSTILE if key != "general.architecture" else ():
             with contextlib.suppress(CheckpointError):
