@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from model_server.engine.engine import Announce, EngineRequest, EngineStats, SequenceUpdate
 from model_server.loading.loaded import LoadedAdapter
 from model_server.serving.lm_servable import LmServable, Receive
-from sax.errors import InvalidRequest, NotLoaded, ReplicaLost, ShuttingDown
-from sax.weights import ReplicaWeights, WeightChange
+from sax.errors import NotLoaded, ReplicaLost, ShuttingDown
 
 
 class AdapterServable(LmServable):
@@ -56,13 +55,6 @@ class AdapterServable(LmServable):
         self._ended.clear()
         self.prompt_tokens += len(engine_request.prompt)
         return sequence
-
-    async def change_weights(self, change: WeightChange) -> ReplicaWeights:
-        raise InvalidRequest(
-            f"{self.model_id} is an adapter: change the weights of its base, or publish the "
-            "adapter anew",
-            param="model_id",
-        )
 
     def cancel(self, sequence: int) -> None:
         if sequence in self._live:

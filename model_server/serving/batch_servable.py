@@ -17,8 +17,7 @@ from model_server.loading.loaded_model import HeldMemory
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.query_cost import BatchCost
 from sax.activity import IDLE
-from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
-from sax.weights import ReplicaWeights, WeightChange
+from sax.errors import Internal, NotLoaded, QueueFull, SaxError
 
 _RECENT_BATCHES = 10
 
@@ -44,6 +43,7 @@ class BatchServable(Generic[L]):
         self.model_id = model_id
         self.loaded = loaded
         self.kind = loaded.kind
+        self.weights = None  # another checkpoint is another load
         self.memory = loaded.memory
         self.parts = loaded.parts
         self.methods = {name: MethodStats() for name in loaded.methods}
@@ -71,17 +71,6 @@ class BatchServable(Generic[L]):
             )
             for name, batching in loaded.batching.items()
         }
-
-    @property
-    def asleep(self) -> bool:
-        return False
-
-    async def change_weights(self, change: WeightChange) -> ReplicaWeights:
-        raise InvalidRequest(
-            f"{self.model_id} is {self.kind}, whose weights do not change in place: publish "
-            "another checkpoint with `sax update`",
-            param="model_id",
-        )
 
     @property
     def running(self) -> int:

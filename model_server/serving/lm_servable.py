@@ -31,7 +31,6 @@ from model_server.serving.lm_figures import LmFigures, Spans
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.weight_changes import WeightChanges
 from sax.errors import NotLoaded, ReplicaLost, SaxError
-from sax.weights import ReplicaWeights, WeightChange
 
 logger = logging.getLogger(__name__)
 
@@ -98,13 +97,6 @@ class LmServable(LmFigures):
         self._receivers[sequence] = receive
         self.prompt_tokens += len(engine_request.prompt)
         return sequence
-
-    @property
-    def asleep(self) -> bool:
-        return self.weights.asleep
-
-    async def change_weights(self, change: WeightChange) -> ReplicaWeights:
-        return await self.weights.carry_out(change)
 
     def reserve(self, engine_request: EngineRequest) -> None:
         """Hold a place in the queue until `submit` or `release`. Raises as `submit` does."""

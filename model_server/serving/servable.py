@@ -18,10 +18,10 @@ from model_server.serving.adapter_servable import AdapterServable
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.weight_changes import WeightChanges
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
-from sax.weights import ReplicaWeights, WeightChange
 
 L = TypeVar("L", bound=LoadedBatches)
 
@@ -123,12 +123,8 @@ class Servable(Protocol):
         ...
 
     @property
-    def asleep(self) -> bool:
-        """True if its weights and pages are freed until it is woken."""
-        ...
-
-    async def change_weights(self, change: WeightChange) -> ReplicaWeights:
-        """Change its weights in place. Raises InvalidRequest, and as `WeightChanges.carry_out`."""
+    def weights(self) -> WeightChanges | None:
+        """Changes of its weights in place, an adapter's of its base; None: there are none."""
         ...
 
     def part(self, kind: type[L], /) -> BatchServable[L] | None:

@@ -22,6 +22,7 @@ from sax.activity import IDLE
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import (
     Cancelled,
+    InvalidRequest,
     LoadFailed,
     NotLoaded,
     ReplicaLost,
@@ -103,17 +104,32 @@ class Servables:
         entry = self._entries.get(model_id)
         if entry is None or entry.servable is None or entry.status is not ServableStatus.LOADED:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
-        if entry.servable.asleep:
+        if entry.servable.weights and entry.servable.weights.asleep:
             raise NotLoaded(f"{model_id} is asleep here: wake it (`sax wake {model_id}`)")
         return entry.servable
 
     async def change_weights(self, change: WeightChange) -> ReplicaWeights:
-        """Change a model's weights, also while it sleeps. Raises NotLoaded, and as its servable."""
+        """Change a language model's weights, also while it sleeps.
+
+        Raises InvalidRequest for other models, NotLoaded, and as `WeightChanges.carry_out`.
+        """
         entry = self._entries.get(change.model_id)
         servable = None if entry is None else entry.servable
         if servable is None or servable.failure:
             servable = self.get(change.model_id)
-        return await servable.change_weights(change)
+        if servable.weights is None:
+            raise InvalidRequest(
+                f"{change.model_id} is {servable.kind}, whose weights do not change in place: "
+                "publish another checkpoint with `sax update`",
+                param="model_id",
+            )
+        if servable.weights.model_id != servable.model_id:
+            raise InvalidRequest(
+                f"{change.model_id} is {servable.kind}: change the weights of its base, "
+                f"{servable.weights.model_id}, or publish the adapter anew",
+                param="model_id",
+            )
+        return await servable.weights.carry_out(change)
 
     def loaded(self) -> Iterator[Servable]:
         """Every servable in memory, including draining ones. Thread-safe."""

@@ -39,7 +39,7 @@ class WeightChanges:
     def __init__(self, model_id: str, loaded: Loaded, engine: Engine | EngineGroup) -> None:
         self.version = ""  # of the weights that compute what is delivered now; "": as published
         self.state = WeightState.SERVING
-        self._model_id = model_id
+        self.model_id = model_id
         self._loaded = loaded
         self._engine = engine
         self._updates = 0
@@ -72,7 +72,7 @@ class WeightChanges:
         version = self._checked(asked)
         if self.state is WeightState.ASLEEP:
             raise Unavailable(
-                f"{self._model_id} is asleep: wake it, from this checkpoint if need be"
+                f"{self.model_id} is asleep: wake it, from this checkpoint if need be"
             )
         await self._change("an update of its weights", lambda: self._update(asked, version))
         return version
@@ -112,7 +112,7 @@ class WeightChanges:
             return
         if not (source or self._source):
             raise InvalidRequest(
-                f"the weights of {self._model_id} came from memory, or from several sources: name "
+                f"the weights of {self.model_id} came from memory, or from several sources: name "
                 "a checkpoint to wake it with",
                 param="source",
             )
@@ -133,22 +133,22 @@ class WeightChanges:
             fixed = fixed or "its devices are of several islands"
         if fixed:
             raise Unavailable(
-                f"the weights of {self._model_id} cannot change in place, because {fixed}: publish "
+                f"the weights of {self.model_id} cannot change in place, because {fixed}: publish "
                 "the new checkpoint with `sax update` instead"
             )
 
     def _check_awake(self, doing: str) -> None:
         if isinstance(self._engine, EngineGroup):
-            raise Unavailable(f"{self._model_id} computes on several islands: it cannot {doing}")
+            raise Unavailable(f"{self.model_id} computes on several islands: it cannot {doing}")
         if self.state is WeightState.ASLEEP:
-            raise Unavailable(f"{self._model_id} is asleep: wake it first")
+            raise Unavailable(f"{self.model_id} is asleep: wake it first")
 
     def _checked(self, asked: WeightChange) -> str:
         """Return the version of an update."""
         self._check_fixed()
         if asked.expected and asked.expected != (self.version or PUBLISHED):
             raise StaleRevision(
-                f"{self._model_id} has weights of version {self.version or PUBLISHED}, not "
+                f"{self.model_id} has weights of version {self.version or PUBLISHED}, not "
                 f"{quoted(asked.expected)}: send what follows on that, or leave out the version "
                 "that you expect",
                 param="expected",
@@ -164,7 +164,7 @@ class WeightChanges:
     async def _change(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._changing:
             raise Unavailable(
-                f"{self._changing} of {self._model_id} is under way: try again once it is done",
+                f"{self._changing} of {self.model_id} is under way: try again once it is done",
                 retry_after_s=1.0,
             )
         self._changing = what
@@ -175,7 +175,7 @@ class WeightChanges:
     def _changed(self, task: asyncio.Future[None]) -> None:
         self._changing = ""
         if not task.cancelled() and (error := task.exception()):
-            logger.warning("%s: its weights stay: %s", self._model_id, error)
+            logger.warning("%s: its weights stay: %s", self.model_id, error)
 
     async def _update(self, asked: WeightChange, version: str) -> None:
         await self._replace(asked.source, version, asked.pausing, partial=asked.partial)
@@ -204,7 +204,7 @@ class WeightChanges:
             if not runner.closed:
                 runner.do(ForgetWeights(key))
             raise
-        logger.info("%s: weights of version %s from %s", self._model_id, version, source)
+        logger.info("%s: weights of version %s from %s", self.model_id, version, source)
 
     def _arrived(self, version: str) -> None:
         self.version = version

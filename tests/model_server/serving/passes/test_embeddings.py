@@ -12,6 +12,7 @@ from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedPara
 from sax.passes import Embedded
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
 from sax.types import EmbedInput
+from sax.weights import WeightAction, WeightChange
 from sax.wire.embed import (
     decode_classified,
     decode_embedded,
@@ -247,3 +248,11 @@ async def test_pairs_that_cannot_be_scored_are_refused_by_name() -> None:
             assert isinstance(error, InvalidRequest), says
             assert error.param == param, says
             assert says in str(error)
+
+
+async def test_its_weights_do_not_change_in_place() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.Embedder")
+        asked = WeightChange(model_id=EMBEDDER, action=WeightAction.UPDATE, source="/new")
+        with pytest.raises(InvalidRequest, match="is an embedding model, whose weights do not"):
+            await served.server.servables.change_weights(asked)
