@@ -24,7 +24,8 @@ _TARGETS = tuple(
         *("experts", "experts_gated", "quantized_experts", "quantized_experts_gated"),
         # A kernel whose arguments changed has another name, so that an older library is refused.
         *("unwritten", "overwrite", "write", "attend_to_pages"),
-        *("rms_norm", "gated", "heads"),
+        *("rms_norm", "gated", "heads", "curve"),
+        *("dense", "remember", "convolve"),
         "choose_tokens",
     )
 )
