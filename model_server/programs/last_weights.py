@@ -112,8 +112,8 @@ def _mapped(data: mmap.mmap, start: int, each: _Stored) -> np.ndarray:
     return flat.reshape(each.shape)
 
 
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _padded(size: int) -> int:

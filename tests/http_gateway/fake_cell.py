@@ -33,7 +33,7 @@ from sax.errors import (
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling, settle
-from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
+from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     Canary,
@@ -158,6 +158,7 @@ class FakeCell:
                 avg_logprob=-0.5,
                 compression_ratio=1.25,
                 no_speech_prob=0.125,
+                words=(TimedWord(start=0.5, end=1.0, text=text),) if request.words else (),
             )
             yield TranscriptPart(segments=(segment,), language=language, duration=duration)
 
