@@ -75,7 +75,7 @@ def served(weights: Weights) -> Weights:
 
 
 def log_probabilities(weights: Weights, ids: jax.Array) -> jax.Array:
-    """f32[B, T - 1]: the log-probability of each token of i32[B, T] but the first."""
+    """f32[B, T - 1, V]: of every token, behind each of i32[B, T] but the last."""
     hidden = weights["model.embed_tokens.weight"][ids]
     for number in range(LAYERS):
         own = {
@@ -88,8 +88,7 @@ def log_probabilities(weights: Weights, ids: jax.Array) -> jax.Array:
         gate = jax.nn.silu(inner @ own["mlp.gate_proj"].T)
         hidden += (gate * (inner @ own["mlp.up_proj"].T)) @ own["mlp.down_proj"].T
     hidden = _normed(hidden, weights["model.norm.weight"])
-    logits = jax.nn.log_softmax(hidden[:, :-1] @ weights["model.embed_tokens.weight"].T)
-    return jnp.take_along_axis(logits, ids[:, 1:, None], axis=-1)[..., 0]
+    return jax.nn.log_softmax(hidden[:, :-1] @ weights["model.embed_tokens.weight"].T)
 
 
 def _normed(hidden: jax.Array, scale: jax.Array) -> jax.Array:

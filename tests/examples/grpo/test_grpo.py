@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.grpo import policy
-from examples.grpo.grpo import plotted, reward, train
+from examples.grpo.grpo import plotted, rewards, train
 from model_server.config import ModelServerConfig
 from model_server.serving.sampler import Sampler
 from sax.errors import CheckpointError
@@ -15,7 +15,8 @@ from sax.errors import CheckpointError
 
 def test_the_reward_counts_the_digits_that_are_right() -> None:
     told = ("12", "02", "10", "1x", "xy", "1")
-    assert [reward((5, 7), policy.ids_of(each)) for each in told] == [1, 0.55, 0.55, 0.5, 0, 0.5]
+    earned = [rewards((5, 7), policy.ids_of(each)) for each in told]
+    assert earned == [[1, 1], [0.1, 1], [1, 0.1], [1, 0], [0, 0], [1, 0]]
     assert policy.text_of(policy.ids_of("5+7=12")) == "5+7=12"
     assert plotted([0.0, 1.0] * 10).count("<text") == 4
 
