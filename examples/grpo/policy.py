@@ -14,7 +14,8 @@ Weights = dict[str, jax.Array]
 HEADS, KV_HEADS, HEAD, WIDTH, FFW, LAYERS = 4, 2, 16, 64, 128, 2
 EPS, THETA = 1e-5, 10000.0
 CONTROL = ("<|begin|>", "<|end|>")
-VOCAB = 272  # control tokens and bytes, in whole tiles of 16
+SPARE = tuple(f"<|spare_{number}|>" for number in range(14))  # up to whole tiles of 16
+VOCAB = len(CONTROL) + 256 + len(SPARE)  # control tokens, bytes and spare ones
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -153,12 +154,13 @@ def _tokenizer() -> dict[str, Any]:
         "trim_offsets": True,
         "use_regex": True,
     }
+    vocab = {text: id for id, text in enumerate([*CONTROL, *_letters(), *SPARE])}
     flags = ("single_word", "lstrip", "rstrip", "normalized")
     added = [
         {"id": id, "content": text, "special": True, **dict.fromkeys(flags, False)}
-        for id, text in enumerate(CONTROL)
+        for text, id in vocab.items()
+        if text in CONTROL or text in SPARE
     ]
-    vocab = {text: id for id, text in enumerate([*CONTROL, *_letters()])}
     return {
         "version": "1.0",
         "truncation": None,
