@@ -211,7 +211,8 @@ page-libraries:
 browser: dev model
 	$(call install_packages,--group browser)
 	npm install --silent --no-audit --no-fund --prefix $(CACHE)/typescript typescript axe-core
-	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/http_gateway/test_docs_browser.py tests/end_to_end/plain/page $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/http_gateway/test_docs_browser.py tests/end_to_end/plain/page \
+	  tests/admin_server/api/test_status_page_browser.py $(PYTEST_FLAGS)
 
 # 91 MB from Debian or Ubuntu. Without them the tests of the Go client are skipped; it never fails.
 # Only the download has a limit: dpkg must not be stopped.

@@ -11,7 +11,7 @@ import typer
 from sax.cli.commands.acls import getacl, setacl, token
 from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
-from sax.cli.commands.history import events, rollback, versions
+from sax.cli.commands.history import events, logs, rollback, versions
 from sax.cli.commands.launch import launch
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import abort, promote, publish, unpublish, update
@@ -108,6 +108,7 @@ for command in (
     unpublish,
     versions,
     events,
+    logs,
     ls,
     status,
     wait,

@@ -31,6 +31,7 @@ WORDS: Mapping[str, tuple[str, ...] | None] = {
     "unpublish": (MODEL,),
     "versions": (MODEL,),
     "events": (),
+    "logs": (),
     "ls": (),
     "status": (),
     "wait": (MODEL,),
