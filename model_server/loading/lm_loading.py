@@ -178,7 +178,7 @@ class LmLoad(LanguageLoad):
         deployment = self.deployment
         weights = partial(read_leaves, seed=self._seed, report=report, spec=self._spec)
         leaves = self._kept(partial(weights, deployment, self._checkpoint))
-        adapters = adapters_of(deployment, self._config)
+        adapters = adapters_of(deployment, self._config, self._spec)
         how, buckets = (self._checkpoint, self._seed, report), deployment.buckets
         parts = read_parts(deployment, *how, weights, leaves, adapters, buckets)
         if self.port is None:
