@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sax.chat import Tool, ToolCall, ToolChoice
 from sax.cli.image_files import with_images
-from sax.client import Client
 from sax.command import CommandResult, printable, say
 from sax.errors import SaxError
 from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 try:
     import termios
