@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import jax
 import numpy as np
 
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import with_whole_names, without_prefixes
 from model_server.checkpoints.hub.fetching import local_copy
-from model_server.checkpoints.huggingface.peft import PeftAdapter, open_adapter
+from model_server.checkpoints.huggingface.peft import MERGE, PeftAdapter, open_adapter
 from model_server.checkpoints.region import Region
 from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig
 from model_server.engine.running.ops import ForgetAdapter, ReadAdapter, Runner, WriteAdapter
 from model_server.loading.deployment import Deployment
 from model_server.loading.loaded import Loaded, LoadedAdapter
+from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.weights import place
-from model_server.models.weights.low_rank import AdapterRoom, LowRankFactor, LowRankPair
+from model_server.models.weights.low_rank import (
+    AdapterRoom,
+    FactorPart,
+    LowRankFactor,
+    LowRankPair,
+)
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf
 from sax.errors import CheckpointError, LoadFailed
@@ -35,14 +43,22 @@ from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress
 
 _NAMED = 5  # modules that one error names
+_BAND = 1024  # rows of a base's weight that are measured at once
+
+
+Opened = AbstractContextManager[Checkpoint | None]
 
 
 class HostAdapters:
     """The adapters of one model with room for them, on this host."""
 
-    def __init__(self, deployment: Deployment, roots: CheckpointRoots) -> None:
+    def __init__(
+        self, deployment: Deployment, roots: CheckpointRoots, base: Callable[[], Opened]
+    ) -> None:
+        """base: opens the model's checkpoint; None: it has none."""
         self._deployment = deployment
         self._roots = roots
+        self._base = base
         self._read: dict[str, Sequence[jax.Array]] = {}  # and not written, by key
         self._reading: set[str] = set()
         self._guard = threading.Lock()
@@ -74,8 +90,27 @@ class HostAdapters:
         self._roots.check(path)
         with closing(open_adapter(local_copy(path))) as adapter:
             _check_adapter(adapter, self._whole)
-            deployment = self._deployment
-            return _read_factors(adapter, deployment.blueprint, deployment.layout)
+            declared = self._deployment.blueprint.declarations
+            with self._opened(adapter) as base:
+                read = AdapterReader(adapter, base, self._deployment.layout)
+                return [read.placed(each) for each in declared if each.low_rank]
+
+    @contextmanager
+    def _opened(self, adapter: PeftAdapter) -> Iterator[Checkpoint | None]:
+        """Open the base for an adapter with lengths, which are told beside its weights."""
+        if not any(module.length for module in adapter.modules.values()):
+            yield None
+            return
+        with self._base() as base:
+            if base is None:
+                raise CheckpointError(
+                    "the adapter has lengths of its base's rows (use_dora), and its base has "
+                    "random weights: publish the base with its checkpoint"
+                )
+            declared = self._whole.declarations
+            wanted = {name for each in declared for name in each.source.names}
+            own = without_prefixes(base, self._deployment.recipe.unused)
+            yield with_whole_names(own, wanted)
 
     @cached_property
     def _whole(self) -> Blueprint:
@@ -84,20 +119,15 @@ class HostAdapters:
         return recipe.blueprint(self._deployment.layout)
 
 
-def adapters_of(deployment: Deployment, config: ModelServerConfig) -> HostAdapters | None:
+def adapters_of(
+    deployment: Deployment, config: ModelServerConfig, spec: ModelSpec
+) -> HostAdapters | None:
     """Return the adapters of a model; None if it has no room for any."""
     if deployment.recipe.adapters is None:
         return None
-    return HostAdapters(deployment, CheckpointRoots(config.checkpoint_roots))
-
-
-def _read_factors(adapter: PeftAdapter, blueprint: Blueprint, layout: Layout) -> list[jax.Array]:
-    """Return an array per factor of the blueprint, without its dimension of places.
-
-    Zeros where the adapter has none. Raises CheckpointError for numbers that are not finite: they
-    would spread to the rows of other adapters. Check with `check_adapter` first.
-    """
-    return [_placed(adapter, each, layout) for each in blueprint.declarations if each.low_rank]
+    opener = CheckpointOpener(config.checkpoint_roots, config.open_seconds)
+    roots = CheckpointRoots(config.checkpoint_roots)
+    return HostAdapters(deployment, roots, lambda: opener.opened(spec, lambda _: None))
 
 
 def _check_adapter(adapter: PeftAdapter, whole: Blueprint) -> None:
@@ -112,7 +142,7 @@ def _check_adapter(adapter: PeftAdapter, whole: Blueprint) -> None:
         kinds = listing(sorted({module.rpartition(".")[2] for module in pairs}))
         raise CheckpointError(
             f"the adapter changes {named}{more}, which take no adapter in this model; those that "
-            f"do are {kinds}"
+            f"do are {kinds}. For others, {MERGE}"
         )
     for module, adapted in adapter.modules.items():
         if adapted.rank > rank:
@@ -133,11 +163,14 @@ def _pairs(whole: Blueprint) -> tuple[dict[str, LowRankPair], int]:
 
 def _check_shapes(adapter: PeftAdapter, declared: Declaration, factor: LowRankFactor) -> None:
     for pair in factor.pairs:
-        if (module := adapter.modules.get(pair.module)) is None:
+        module, width = adapter.modules.get(pair.module), declared.shape[-1]
+        if module is None or (factor.part is FactorPart.GAIN and not module.length):
             continue
-        width = declared.shape[-1]
-        source = pair.down if factor.down else pair.up
-        wanted = (module.rank, width) if factor.down else (width, module.rank)
+        source, wanted = {
+            FactorPart.DOWN: (pair.down, (module.rank, width)),
+            FactorPart.UP: (pair.up, (width, module.rank)),
+            FactorPart.GAIN: (pair.length, (width,)),
+        }[factor.part]
         if source.shape(adapter) != wanted:
             name = source.names[0]
             raise CheckpointError(
@@ -146,45 +179,98 @@ def _check_shapes(adapter: PeftAdapter, declared: Declaration, factor: LowRankFa
             )
 
 
-def _placed(adapter: PeftAdapter, declared: Declaration, layout: Layout) -> jax.Array:
-    factor = declared.low_rank
-    assert factor is not None
-    leaf = Leaf("", declared.shape[1:], declared.dtype, declared.axes[1:])
+class AdapterReader:
+    """Makes the factors of one adapter, which fits the model: check it with `_check_adapter`."""
 
-    def read(region: Region) -> np.ndarray:
-        numbers = _down(adapter, factor, region) if factor.down else _up(adapter, factor, region)
-        numbers = numbers.astype(leaf.dtype)
-        if not np.isfinite(numbers.astype(np.float32)).all():
-            raise CheckpointError(
-                f"the adapter has numbers at {quoted(factor.pairs[0].module)} that are not finite "
-                f"in {np.dtype(leaf.dtype).name}: it is damaged, or its training diverged"
-            )
-        return numbers
+    def __init__(self, adapter: PeftAdapter, base: Checkpoint | None, layout: Layout) -> None:
+        """base: None if no module of the adapter has lengths."""
+        self._adapter = adapter
+        self._base = base
+        self._layout = layout
+        self._gains: dict[tuple[LowRankPair, int, int], np.ndarray] = {}
 
-    return place(leaf, layout, read)
+    def placed(self, declared: Declaration) -> jax.Array:
+        """Return one factor without its dimension of places; zeros where the adapter has none.
 
+        Raises CheckpointError for numbers that are not finite: they would spread to the rows of
+        other adapters.
+        """
+        factor = declared.low_rank
+        assert factor is not None
+        leaf = Leaf("", declared.shape[1:], declared.dtype, declared.axes[1:])
+        parts = {FactorPart.DOWN: self._down, FactorPart.UP: self._up, FactorPart.GAIN: self._gain}
 
-def _down(adapter: PeftAdapter, factor: LowRankFactor, region: Region) -> np.ndarray:
-    """f32[k r, in]: A of each module, in r rows each."""
-    rows, columns = region
-    made = np.zeros((len(factor.pairs) * factor.rank, columns.stop - columns.start), np.float32)
-    for index, pair in enumerate(factor.pairs):
-        if module := adapter.modules.get(pair.module):
-            wanted = (slice(0, module.rank), columns)
-            first = index * factor.rank
-            made[first : first + module.rank] = pair.down.read(adapter, wanted, np.float32)
-    return made[rows]
+        def read(region: Region) -> np.ndarray:
+            numbers = parts[factor.part](factor, region).astype(leaf.dtype)
+            if not np.isfinite(numbers.astype(np.float32)).all():
+                raise CheckpointError(
+                    f"the adapter has numbers at {quoted(factor.pairs[0].module)} that are not "
+                    f"finite in {np.dtype(leaf.dtype).name}: it is damaged, or its training "
+                    "diverged"
+                )
+            return numbers
 
+        return place(leaf, self._layout, read)
 
-def _up(adapter: PeftAdapter, factor: LowRankFactor, region: Region) -> np.ndarray:
-    """f32[r, out]: scale * B of the module, transposed."""
-    rows, columns = region
-    made = np.zeros((factor.rank, columns.stop - columns.start), np.float32)
-    (pair,) = factor.pairs
-    if module := adapter.modules.get(pair.module):
-        found = pair.up.read(adapter, (columns, slice(0, module.rank)), np.float32)
-        made[: module.rank] = module.scale * found.T
-    return made[rows]
+    def _down(self, factor: LowRankFactor, region: Region) -> np.ndarray:
+        """f32[k r, in]: A of each module, in r rows each."""
+        rows, columns = region
+        made = np.zeros((len(factor.pairs) * factor.rank, columns.stop - columns.start), np.float32)
+        for index, pair in enumerate(factor.pairs):
+            if module := self._adapter.modules.get(pair.module):
+                wanted = (slice(0, module.rank), columns)
+                first = index * factor.rank
+                found = pair.down.read(self._adapter, wanted, np.float32)
+                made[first : first + module.rank] = found
+        return made[rows]
+
+    def _up(self, factor: LowRankFactor, region: Region) -> np.ndarray:
+        """f32[r, out]: gain * scale * B of the module, transposed."""
+        rows, columns = region
+        made = np.zeros((factor.rank, columns.stop - columns.start), np.float32)
+        (pair,) = factor.pairs
+        if module := self._adapter.modules.get(pair.module):
+            found = pair.up.read(self._adapter, (columns, slice(0, module.rank)), np.float32)
+            made[: module.rank] = module.scale * found.T
+            if module.length:
+                made[: module.rank] *= self._gains_of(pair, columns)
+        return made[rows]
+
+    def _gain(self, factor: LowRankFactor, region: Region) -> np.ndarray:
+        """f32[out]: gain - 1; where a module has gains its first number is none that says no."""
+        (columns,), (pair,) = region, factor.pairs
+        module = self._adapter.modules.get(pair.module)
+        if module is None or not module.length:
+            return np.zeros(columns.stop - columns.start, np.float32)
+        made = self._gains_of(pair, columns) - 1
+        if columns.start == 0 and not made[0]:
+            made[0] = np.finfo(np.float32).tiny
+        return made.astype(np.float32)
+
+    def _gains_of(self, pair: LowRankPair, columns: slice) -> np.ndarray:
+        """f64[out]: the length that the adapter gives each row of W + scale * B @ A, over that
+        which it has."""
+        key = pair, columns.start, columns.stop
+        if key not in self._gains:
+            bands = range(columns.start, columns.stop, _BAND)
+            made = [self._gains_in(pair, at, min(at + _BAND, columns.stop)) for at in bands]
+            self._gains[key] = np.concatenate(made)
+        return self._gains[key]
+
+    def _gains_in(self, pair: LowRankPair, first: int, stop: int) -> np.ndarray:
+        assert self._base is not None, "opened for every adapter with lengths"
+        adapter, module, rows = (
+            self._adapter,
+            self._adapter.modules[pair.module],
+            slice(first, stop),
+        )
+        inputs, ranks = slice(0, pair.weight.shape(self._base)[1]), slice(0, module.rank)
+        down = pair.down.read(adapter, (ranks, inputs), np.float32)
+        up = pair.up.read(adapter, (rows, ranks), np.float32)
+        whole = pair.weight.read(self._base, (rows, inputs), np.float32) + module.scale * up @ down
+        lengths = pair.length.read(adapter, (rows,), np.float32).astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):  # told as not finite
+            return lengths / np.sqrt(np.einsum("oi,oi->o", whole, whole, dtype=np.float64))
 
 
 @dataclass(slots=True, eq=False)

@@ -80,6 +80,12 @@ def convert(
         str | None, typer.Option(help="Saxml's class of a Pax checkpoint without a config.json.")
     ] = None,
     override: Overrides = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="LoRA adapter to write into the weights, as PEFT saved it."
+        ),
+    ] = None,
 ) -> CommandResult:
     """Convert a checkpoint to another format.
 
@@ -93,6 +99,7 @@ def convert(
       sax convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2
       sax convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2 --dtype bfloat16
       sax convert ./smollm2 smollm2.gguf
+      sax convert ./smollm2 ./mine --adapter ./adapter
       sax convert ./smollm2 ./smollm2-orbax --to orbax
       sax convert gs://bucket/checkpoints/100 ./mine --max-shard-size 2GB
       sax convert ./checkpoint_00000000 ./llama --model-path pax.lm.params.lm_cloud.LLaMA7B
@@ -123,6 +130,7 @@ def convert(
             report=report,
             model_path=model_path,
             overrides=parse_overrides(override or ()),
+            adapter=adapter,
         )
     return CommandResult({"source": source, "destination": destination}, lambda: None)
 

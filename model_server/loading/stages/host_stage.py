@@ -83,7 +83,7 @@ class StageLoad(LanguageLoad):
                 report,
                 self._host.on_failure,
                 compiled=self._host.programs,
-                adapters=adapters_of(self.deployment, self._config),
+                adapters=adapters_of(self.deployment, self._config, self._spec),
             )
         except BaseException:
             link.close()

@@ -85,9 +85,14 @@ class Linear(nnx.Module):
         self.low_rank = _low_rank([outputs], inputs, [axes], [source], form)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = project(x, self.kernel.get_value(), live_of(self))
-        y = y + lax.broadcast_to_rank(self.bias[...], y.ndim) if self.biased else y
-        return y if self.low_rank is None else self.low_rank(x, [y])[0]
+        y = self.product(x)
+        return self.with_bias(y if self.low_rank is None else self.low_rank(x, [y])[0])
+
+    def product(self, x: jax.Array) -> jax.Array:
+        return project(x, self.kernel.get_value(), live_of(self))
+
+    def with_bias(self, y: jax.Array) -> jax.Array:
+        return y + lax.broadcast_to_rank(self.bias[...], y.ndim) if self.biased else y
 
 
 class OnRows(Protocol):
@@ -171,12 +176,9 @@ class Branches(nnx.Module):
 
     def _products(self, x: jax.Array) -> list[jax.Array]:
         """One product per branch, or one of them all."""
-        made = [linear(x) for linear in self.linears]
-        if self.low_rank is None:
-            return made
-        if len(made) < len(self.outputs) and not self.low_rank.native:
-            made = self._split(made[0])
-        return self.low_rank(x, made)
+        made = [linear.product(x) for linear in self.linears]
+        made = made if self.low_rank is None else self.low_rank(x, made)
+        return [linear.with_bias(y) for linear, y in zip(self.linears, made, strict=True)]
 
     def _split(self, joined: jax.Array) -> list[jax.Array]:
         ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]

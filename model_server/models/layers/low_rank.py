@@ -10,6 +10,7 @@ CPU kernels need neither: each row reads its own adapter's factors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from flax import nnx
 from jax import lax
 
 from model_server.kernels.cpu.rows import add_low_rank
-from model_server.models.weights.low_rank import LowRankFactor, LowRankPair
+from model_server.models.weights.low_rank import FactorPart, LowRankFactor, LowRankPair
 from model_server.models.weights.weight import WeightForm, weight
 
 Axis = str | None
@@ -40,39 +41,59 @@ class LowRank(nnx.Module):
         self.native = form.tiles and form.dtype == jnp.bfloat16
 
         def factor(
-            shape: tuple[int, int], along: tuple[Axis, Axis], *pairs: LowRankPair, down: bool
+            part: FactorPart,
+            shape: tuple[int, ...],
+            along: tuple[Axis, ...],
+            *pairs: LowRankPair,
+            dtype: Any = form.dtype,
         ) -> nnx.Param:
-            filled = LowRankFactor(tuple(pairs), down, room.rank)
+            filled = LowRankFactor(tuple(pairs), part, room.rank)
             whole = (room.places, *shape)
-            return weight(whole, (None, *along), dtype=form.dtype, spread=0.0, low_rank=filled)
+            return weight(whole, (None, *along), dtype=dtype, spread=0.0, low_rank=filled)
 
         rows = len(pairs) * room.rank
-        self.down = factor((rows, inputs), (None, axes[0][1]), *pairs, down=True)
-        self.ups = nnx.List(
+        self.down = factor(FactorPart.DOWN, (rows, inputs), (None, axes[0][1]), *pairs)
+        ups, gains = [
             [
-                factor((room.rank, size), (None, axes[index][0]), pairs[index], down=False)
-                for index, size in enumerate(outputs)
+                factor(part, (*front, size), (*(None for _ in front), axes[i][0]), pairs[i], **kind)
+                for i, size in enumerate(outputs)
             ]
-        )
+            for part, front, kind in (
+                (FactorPart.UP, (room.rank,), {}),
+                (FactorPart.GAIN, (), {"dtype": jnp.float32}),
+            )
+        ]
+        self.ups, self.gains = nnx.List(ups), nnx.List(gains)
         self.chosen: nnx.Variable[jax.Array] | None = nnx.data(None)
 
     def __call__(self, x: jax.Array, made: list[jax.Array]) -> list[jax.Array]:
-        """Add the product of each row's adapter, if any row has one.
+        """Apply each row's adapter, if any row has one.
 
-        x: f32[T, in]. made: f32[T, out] of each projection, without adapters; the native kernels
-        also take one of them all, side by side.
+        x: f32[T, in]. made: f32[T, out] of each projection, or one of them all side by side,
+        without adapters and without biases, which gains leave alone.
         """
         if self.chosen is None:
             return made
         adapters = self.chosen[...]
         if self.native:
-            return add_low_rank(x, adapters, self.down[...], [up[...] for up in self.ups], made)
-        # bool[T, places]
-        chosen = adapters[:, None] == jnp.arange(1, self.places + 1, dtype=jnp.int32)[None]
-        return lax.cond(jnp.any(chosen), self._added, lambda *given: given[1], x, made, chosen)
+            scaled = lax.cond(self._any_gain(adapters), self._scaled, _as_given, made, adapters)
+            ups = [up[...] for up in self.ups]
+            return add_low_rank(x, adapters, self.down[...], ups, scaled)
+        return lax.cond(jnp.any(adapters > 0), self._applied, _as_given, made, adapters, x)
 
-    def _added(self, x: jax.Array, made: list[jax.Array], chosen: jax.Array) -> list[jax.Array]:
-        count, down = len(made), self.down[...]
+    def _any_gain(self, adapters: jax.Array) -> jax.Array:
+        """Return True if a row's adapter has gains, whose first number then is not zero."""
+        first = sum(jnp.abs(gain[...][:, 0]) for gain in self.gains)
+        return jnp.any(_of_rows(jnp.asarray(first)[:, None], adapters) > 0)
+
+    def _scaled(self, made: list[jax.Array], adapters: jax.Array) -> list[jax.Array]:
+        gains = [_of_rows(gain[...], adapters) for gain in self.gains]
+        return [y + y * gain for y, gain in zip(made, _as_made(gains, made), strict=True)]
+
+    def _applied(self, made: list[jax.Array], adapters: jax.Array, x: jax.Array) -> list[jax.Array]:
+        places = jnp.arange(1, self.places + 1, dtype=jnp.int32)
+        chosen = adapters[:, None] == places[None]  # bool[T, places]
+        count, down = len(self.ups), self.down[...]
         inner = _dot(x.astype(down.dtype), down.reshape(-1, down.shape[-1]), 1)
         inner = inner.reshape(len(x), self.places, count, self.rank)
         # Not a product with the mask: another adapter's factors may overflow on this row.
@@ -80,8 +101,24 @@ class LowRank(nnx.Module):
         added: list[jax.Array] = []
         for index, up in enumerate(self.ups):
             part = inner[:, :, index].reshape(len(x), -1)
-            added.append(made[index] + _dot(part, up[...].reshape(part.shape[1], -1), 0))
-        return added
+            added.append(_dot(part, up[...].reshape(part.shape[1], -1), 0))
+        scaled = self._scaled(made, adapters)
+        return [y + more for y, more in zip(scaled, _as_made(added, made), strict=True)]
+
+
+def _as_given(made: list[jax.Array], *_: jax.Array) -> list[jax.Array]:
+    return made
+
+
+def _of_rows(held: jax.Array, adapters: jax.Array) -> jax.Array:
+    """Return each row's numbers of [places, n]: f32[T, n], zeros for a row without an adapter."""
+    found = held.at[adapters - 1].get(mode="clip")
+    return jnp.where(adapters[:, None] > 0, found, 0.0)
+
+
+def _as_made(each: list[jax.Array], made: list[jax.Array]) -> list[jax.Array]:
+    """Return numbers of each projection as the products lie: apart, or all side by side."""
+    return each if len(each) == len(made) else [jnp.concatenate(each, axis=-1)]
 
 
 def _dot(x: jax.Array, factors: jax.Array, axis: int) -> jax.Array:

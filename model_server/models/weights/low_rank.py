@@ -2,12 +2,14 @@
 
 An adapter adds `scale * B @ A` to a weight, A [r, in] and B [out, r]. Checkpoints name them after
 the module whose weight they change, so that a weight's source says which tensors of an adapter
-belong to it. No jax.
+belong to it. DoRA (Liu et al. 2024, https://arxiv.org/abs/2402.09353) then gives each row of the
+sum a length of its own, which multiplies the row's output by a gain. No jax.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from model_server.models.weights.source import (
     GroupRows,
@@ -35,14 +37,24 @@ class LowRankPair:
     module: str  # as the checkpoint names it: model.layers.0.self_attn.q_proj
     down: WeightSource  # A [r, in]
     up: WeightSource  # B [out, r]
+    length: WeightSource  # of DoRA: the length of each row of the sum, [out]
+    weight: WeightSource  # of the base: W [out, in]
+
+
+class FactorPart(Enum):
+    """What an array of factors holds of each adapter, with the scale multiplied in."""
+
+    DOWN = "A"  # [k r, in], of k modules one after the other
+    UP = "B"  # [r, out], transposed
+    GAIN = "gain"  # f32[out]: gain - 1; zeros but for DoRA
 
 
 @dataclass(frozen=True, slots=True)
 class LowRankFactor:
     """The adapter tensors that fill one array of factors, at most r rows of each."""
 
-    pairs: tuple[LowRankPair, ...]  # down: one after the other; up: one
-    down: bool
+    pairs: tuple[LowRankPair, ...]  # DOWN: one after the other; else one
+    part: FactorPart
     rank: int  # r
 
 
@@ -52,16 +64,19 @@ def low_rank_pair(source: WeightSource) -> LowRankPair | None:
     Adapters store both factors as plain linear layers, also beside a weight stored as [in, out].
     Rows that a model takes from a weight, or repeats, are taken from B.
     """
-    if isinstance(source, Transposed) and isinstance(source.part, Tensor):
-        source = source.part
-    if isinstance(source, Tensor):
-        module = source.name.removesuffix(_WEIGHT)
-        if module == source.name:
+    stored = source.part if isinstance(source, Transposed) else source
+    if isinstance(stored, Tensor):
+        module = stored.name.removesuffix(_WEIGHT)
+        if module == stored.name:
             return None
-        return LowRankPair(module, Tensor(down_name(module)), Tensor(up_name(module)))
+        names = down_name(module), up_name(module), length_name(module)
+        return LowRankPair(module, *map(Tensor, names), weight=source)
     if isinstance(source, GroupRows | RepeatedGroups):
         pair = low_rank_pair(source.part)
-        return pair and replace(pair, up=replace(source, part=pair.up))
+        if pair is None:
+            return None
+        up, length = (replace(source, part=part) for part in (pair.up, pair.length))
+        return replace(pair, up=up, length=length, weight=source)
     return None
 
 
@@ -71,3 +86,7 @@ def down_name(module: str) -> str:
 
 def up_name(module: str) -> str:
     return f"{module}.lora_B{_WEIGHT}"
+
+
+def length_name(module: str) -> str:
+    return f"{module}.lora_magnitude_vector"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +17,8 @@ from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.writer import QUANTISED
 from model_server.checkpoints.hub.fetching import local_copy
+from model_server.checkpoints.huggingface.merged_adapter import MergedAdapter
+from model_server.checkpoints.huggingface.peft import open_adapter
 from model_server.checkpoints.huggingface.safetensors_writer import MAX_SHARD
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.writing import (
@@ -51,8 +54,11 @@ def convert(
     report: Report = quiet,
     model_path: str | None = None,
     overrides: Mapping[str, str] = MappingProxyType({}),
+    adapter: str | None = None,
 ) -> None:
     """Convert `source`. Raises CheckpointError if it is invalid or the destination exists.
+
+    adapter: a LoRA adapter's folder, which is written into the weights.
 
     model_path, overrides: Saxml's class of a Pax checkpoint, which says nothing but its sizes.
     """
@@ -61,12 +67,13 @@ def convert(
         raise CheckpointError(f"{dtype} is only for GGUF files; a folder takes {', '.join(DTYPES)}")
     place = Path(destination).expanduser()
     check_absent(place)
-    opened = open_checkpoint(local_copy(source, report))
-    try:
+    with ExitStack() as stack:
+        opened = stack.enter_context(closing(open_checkpoint(local_copy(source, report))))
         checkpoint = _with_config(opened, model_path, overrides)
+        if adapter is not None:
+            changes = open_adapter(local_copy(adapter, report), merging=True)
+            checkpoint = MergedAdapter(checkpoint, stack.enter_context(closing(changes)))
         write_checkpoint(checkpoint, place, target, dtype=dtype, max_shard=max_shard, report=report)
-    finally:
-        opened.close()
 
 
 def _with_config(

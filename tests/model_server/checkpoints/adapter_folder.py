@@ -28,9 +28,13 @@ def write_adapter(
     alpha: float = 8.0,
     targets: Sequence[str] = ALL,
     spread: float = 0.5,
+    dora: bool = False,
     **config: Any,
 ) -> Path:
-    """Write an adapter of random factors for the linear layers of `base` that end in `targets`."""
+    """Write an adapter of random factors for the linear layers of `base` that end in `targets`.
+
+    dora: give each row a length, too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng, tensors = np.random.default_rng(seed), {}
     for name, weight in load_file(base / "model.safetensors").items():
@@ -43,7 +47,11 @@ def write_adapter(
         up = rng.normal(size=(outputs, rank)) * spread
         tensors[f"{module}.lora_A.weight"] = down.astype(np.float32)
         tensors[f"{module}.lora_B.weight"] = up.astype(np.float32)
+        if dora:
+            lengths = rng.uniform(0.5, 2.0, outputs) * np.linalg.norm(weight, axis=1)
+            tensors[f"{module}.lora_magnitude_vector"] = lengths.astype(np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"use_dora": dora} | config
     write_config(folder, rank=rank, alpha=alpha, targets=targets, **config)
     return folder
 
@@ -85,7 +93,7 @@ def write_config(
 
 
 def merged(folder: Path, base: Path, adapter: Path) -> Path:
-    """Write `base` with W + alpha / r * B @ A in place of every adapted W."""
+    """Write `base` with W + alpha / r * B @ A in place of every adapted W, in its own length."""
     shutil.copytree(base, folder)
     config = json.loads((adapter / "adapter_config.json").read_text())
     factors = load_file(adapter / "adapter_model.safetensors")
@@ -95,6 +103,10 @@ def merged(folder: Path, base: Path, adapter: Path) -> Path:
             up = factors[name.replace("lora_A", "lora_B")]
             module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
             scale = config["lora_alpha"] / down.shape[0]
-            weights[f"{module}.weight"] += (scale * up @ down).astype(np.float32)
+            whole = weights[f"{module}.weight"] + scale * up @ down
+            lengths = factors.get(name.replace("lora_A.weight", "lora_magnitude_vector"))
+            if lengths is not None:
+                whole *= (lengths / np.linalg.norm(whole, axis=1))[:, None]
+            weights[f"{module}.weight"] = whole.astype(np.float32)
     save_file(weights, folder / "model.safetensors")
     return folder

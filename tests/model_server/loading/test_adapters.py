@@ -73,7 +73,9 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     adapters = [
         write_adapter(folder / "first", base, seed=1),
         write_adapter(folder / "second", base, seed=2, rank=4, alpha=3.0, targets=ATTENTION),
-        write_adapter(folder / "third", base, seed=3, rank=1, targets=("q_proj", "down_proj")),
+        write_adapter(
+            folder / "third", base, seed=3, rank=1, targets=("q_proj", "down_proj"), dora=True
+        ),
     ]
     yield Cell(folder, base, loader, asker, adapters)
     asker.engine.close()
@@ -178,6 +180,9 @@ def test_what_does_not_fit_the_base_is_refused_by_name(cell: Cell) -> None:
     ):
         with pytest.raises(CheckpointError, match=said):
             cell.load(name, broken(cell, name, change))
+    halved = write_adapter(cell.folder / "halved", cell.base, dora=True, use_dora=False)
+    with pytest.raises(CheckpointError, match="has a lora_magnitude_vector, and use_dora is False"):
+        cell.load("halved", halved)
     high = write_adapter(cell.folder / "high", cell.base, rank=5)
     with pytest.raises(CheckpointError, match="rank is 5 .*room for 4.*MAX_ADAPTER_RANK=5"):
         cell.load("high", high)

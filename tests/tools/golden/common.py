@@ -37,6 +37,17 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
+def lines(parts: dict[str, Any]) -> str:
+    """Return JSON with a line for each key and each key within."""
+
+    def within(value: Any) -> str:
+        if not isinstance(value, dict) or not value:
+            return json.dumps(value)
+        return "{\n" + ",\n".join(f'  "{k}": {json.dumps(v)}' for k, v in value.items()) + "\n }"
+
+    return "{\n" + ",\n".join(f' "{k}": {within(v)}' for k, v in parts.items()) + "\n}\n"
+
+
 def write_case(folder: Path, shapes: Shapes, how: str, **arrays: Any) -> None:
     """Write tensors.json and golden.npz."""
     folder.mkdir(parents=True, exist_ok=True)

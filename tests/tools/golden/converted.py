@@ -139,18 +139,7 @@ def make(name: str, into: Path) -> None:
     told = common.how("converted", name, "conversion to float32 by llama.cpp's own converter")
     parts = {"how": told, "config": CASES[name], "metadata": metadata, "tensors": tensors}
     into.mkdir(parents=True, exist_ok=True)
-    (into / f"{name}.json").write_text(_lines(parts))
-
-
-def _lines(parts: dict[str, Any]) -> str:
-    """Return JSON with a line for each key and each key within."""
-
-    def within(value: Any) -> str:
-        if not isinstance(value, dict) or not value:
-            return json.dumps(value)
-        return "{\n" + ",\n".join(f'  "{k}": {json.dumps(v)}' for k, v in value.items()) + "\n }"
-
-    return "{\n" + ",\n".join(f' "{k}": {within(v)}' for k, v in parts.items()) + "\n}\n"
+    (into / f"{name}.json").write_text(common.lines(parts))
 
 
 def _told(name: str, numbers: np.ndarray) -> list[Any]:

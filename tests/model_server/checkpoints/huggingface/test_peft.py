@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from model_server.checkpoints.huggingface import peft_patterns
 from model_server.checkpoints.huggingface.peft import CONFIG, WEIGHTS, open_adapter
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -48,6 +49,12 @@ def test_a_scale_follows_alpha_rank_and_patterns(tmp_path: Path, base: Path) -> 
     assert scales(tmp_path / "rs", base, use_rslora=True)[Q] == 8 / math.sqrt(4)
     found = scales(tmp_path / "pattern", base, alpha_pattern={"layers.1.mlp.down_proj": 2})
     assert (found[Q], found[DOWN]) == (8 / 4, 2 / 4)
+    by_expression = {r".*\.(q|k)_proj": 16, r"layers\.\d+\.mlp\.down_proj": 2, "q_proj": 1}
+    found = scales(tmp_path / "expressions", base, alpha_pattern=by_expression)
+    assert (found[Q], found[DOWN]) == (16 / 4, 2 / 4)
+    whole_only = {"^layers.1.mlp.down_proj": 2, r"^model.layers.0.self_attn.q_proj$": 3}
+    found = scales(tmp_path / "whole", base, alpha_pattern=whole_only)
+    assert (found[Q], found[DOWN]) == (3 / 4, 8 / 4)
     ranked = {"rank_pattern": {"(.*)q_proj": 4}, "r": 9}  # as the tensors say
     assert scales(tmp_path / "ranks", base, **ranked)[Q] == 8 / 4
     assert (
@@ -60,12 +67,14 @@ def test_a_scale_follows_alpha_rank_and_patterns(tmp_path: Path, base: Path) -> 
     [
         ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
         ({"bias": "all"}, "'bias' is all"),
-        ({"use_dora": True}, "'use_dora' is True"),
+        ({"use_dora": True}, "has no lora_magnitude_vector, and use_dora is True"),
         ({"modules_to_save": ["lm_head"]}, "'modules_to_save' is"),
         ({"layer_replication": [[0, 4]]}, "'layer_replication' is"),
         ({"something_new": 3}, "'something_new' is 3"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is pissa_niter_4"),
-        ({"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern is"),
+        ({"alpha_pattern": {"(a": 3}}, "'.a' is no regular expression"),
+        ({"alpha_pattern": [3]}, "alpha_pattern is"),
+        ({"rank_pattern": {"q_proj": "4"}}, "rank_pattern is"),
         ({"alpha_pattern": {"q_proj": -1}}, "alpha_pattern is"),
         ({"init_lora_weights": "lora_ga"}, "init_lora_weights is lora_ga"),
         ({"lora_alpha": "8"}, "lora_alpha is 8"),
@@ -83,8 +92,8 @@ def test_what_is_not_plain_low_rank_is_refused_by_name(
 @each_case(
     "name, shape, said",
     [
-        ("base_model.model.lm_head.weight", (3, 3), "lm_head.weight.*not a low-rank factor"),
-        (f"base_model.model.{Q}.lora_magnitude_vector", (3,), "magnitude.*not a low-rank factor"),
+        ("base_model.model.lm_head.weight", (3, 3), "lm_head.weight.*not a low.*sax convert BASE"),
+        (f"base_model.model.{Q}.lora_magnitude_vector", (3,), "q_proj' has a lora_magnitude_vec"),
         ("base_model.model.model.embed_tokens.lora_embedding_A", (2, 3), "not a low-rank factor"),
         (f"base_model.model.{Q}.lora_B.weight", (24, 3), "they must be .r, in. and .out, r."),
         (f"base_model.model.{Q}.lora_A.weight", (0, 12), "they must be"),
@@ -116,4 +125,13 @@ def test_broken_files_are_named(tmp_path: Path, base: Path) -> None:
         open_adapter(str(tmp_path))
     (tmp_path / CONFIG).write_text(json.dumps([]))
     with pytest.raises(CheckpointError, match="JSON object"):
+        open_adapter(str(tmp_path))
+
+
+def test_an_expression_that_would_run_for_hours_is_refused(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peft_patterns, "_SECONDS", 0.2)
+    write_adapter(tmp_path, base, alpha_pattern={r"(\w*\.?)*(\w+)*#": 3})
+    with pytest.raises(CheckpointError, match="ran for more than 0.2 s.*name the modules in full"):
         open_adapter(str(tmp_path))
