@@ -11,18 +11,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace as replace_field
 
 from sax.chat import AnswerFormat, ReasoningParser, Tool, ToolCall, ToolChoice
 from sax.cli.image_files import with_images
-from sax.client import Client
 from sax.command import CommandResult, printable, say
 from sax.dialects.answer_parser import AnswerParser
 from sax.dialects.events import AnswerEvent, CollectedAnswer, ContentDelta, ReasoningDelta
 from sax.errors import SaxError
 from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 try:
     import termios

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -14,11 +14,13 @@ import typer
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.client import Client
 from sax.command import CommandResult, Results, Wait, aligned, show_table
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.flags.last_lines import LogLine
 from sax.types import Event, Version
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 _PAGE = 1000  # the most events that the admin returns per call
 _LOOK_S = 1.0

@@ -211,7 +211,9 @@ async def test_a_load_that_fails_is_remembered_with_its_reason(admin, stub, star
     assert "tensor missing" in told.text
 
 
-async def test_logs_of_the_admin_server_and_of_its_model_servers_are_told(cell, start_modelet):
+async def test_logs_of_the_admin_server_and_of_its_model_servers_are_told(
+    cell, admin, start_modelet
+):
     logger, handler = logging.getLogger("tests.admin"), LastLines()
     logger.addHandler(handler)
     logger.error("a disk is full")
@@ -219,6 +221,9 @@ async def test_logs_of_the_admin_server_and_of_its_model_servers_are_told(cell, 
     own = (await cell.Log(control_pb2.LogRequest())).lines[-1]
     assert (own.level, own.logger, own.text) == ("error", "tests.admin", "a disk is full")
     modelet = await start_modelet()
+    await eventually(
+        lambda: [each.info.address for each in admin.cell.servers()] == [modelet.address]
+    )
     told = decode_log(await cell.Log(control_pb2.LogRequest(server=modelet.address)))
     assert told == [LogLine(at_s=5.0, level="info", logger="fake", text=modelet.address)]
     error = await error_of(cell.Log(control_pb2.LogRequest(server="127.0.0.1:9")))

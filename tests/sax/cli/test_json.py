@@ -64,6 +64,7 @@ WORDS: Mapping[str, tuple[str, ...] | None] = {
     "export": None,
     "save": None,
     "models": (),
+    "clean": ("--dry-run",),
     "rm": None,
     "pull": None,
     "plan": None,
