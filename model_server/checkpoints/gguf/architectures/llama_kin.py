@@ -167,11 +167,13 @@ HUNYUAN_DENSE = GgufArchitecture(
 
 def _read_ministral3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     more = read_rotary_heads(facts, config)
-    scaling, theta = more.pop("rope_scaling"), more.pop("rope_theta")
-    if not scaling or scaling["rope_type"] != "yarn":
-        raise CheckpointError("its rope.scaling.type must be yarn")
-    multiplier, beta = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
     more |= {"sliding_window": None}
+    if not more["rope_scaling"]:  # Mistral Small 3, whose files said llama before
+        return more | {"model_type": "mistral"}
+    scaling, theta = more.pop("rope_scaling"), more.pop("rope_theta")
+    if scaling["rope_type"] != "yarn":
+        raise CheckpointError("its rope.scaling.type must be yarn, or absent")
+    multiplier, beta = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
     # Unlike DeepSeek's, these files hold mscale_all_dim itself.
     scales = dict.fromkeys(("mscale", "mscale_all_dim"), facts.number(multiplier, 1.0))
     growth = {"llama_4_scaling_beta": round(facts.number(beta), 6), "rope_theta": theta}
@@ -180,7 +182,7 @@ def _read_ministral3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
 
 MISTRAL3 = GgufArchitecture(
     name="mistral3",
-    model_types={"ministral3": "Ministral3ForCausalLM"},
+    model_types={"ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM"},
     tensors=TENSORS,
     layer_tensors={**_REORDERED, **feed_forward()},
     keys=DECODER,

@@ -56,13 +56,17 @@ class Case:
         return {key: value for key, value in given.items() if key != LOST}
 
     @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        return tensors_of(self.name)
+
+    @property
     def architecture(self) -> GgufArchitecture:
         return ARCHITECTURES[self.told["metadata"]["general.architecture"]]
 
     def folder(self, place: Path) -> Path:
         place.mkdir(exist_ok=True)
         (place / "config.json").write_text(json.dumps(self.config))
-        save_file(tensors_of(self.name), place / "model.safetensors", {"format": "pt"})
+        save_file(self.tensors, place / "model.safetensors", {"format": "pt"})
         return place
 
     def file(
@@ -71,17 +75,21 @@ class Case:
         tensors: Mapping[str, np.ndarray],
         metadata: Mapping[str, Any] | None = None,
     ) -> Path:
-        writer = gguf.GGUFWriter(path, self.architecture.name)
-        for key, value in (metadata or self.told["metadata"]).items():
-            if key != "general.architecture":
-                _add(writer, key, value)
-        for name, numbers in tensors.items():
-            writer.add_tensor(name, np.ascontiguousarray(numbers))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
+        return write(path, metadata or self.told["metadata"], tensors)
+
+
+def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
+    writer = gguf.GGUFWriter(path, metadata["general.architecture"])
+    for key, value in metadata.items():
+        if key != "general.architecture":
+            _add(writer, key, value)
+    for name, numbers in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(numbers))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
@@ -102,7 +110,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what the converter makes of the folder's weights, by its names."""
-    weights = {case.architecture.usual(n): x for n, x in tensors_of(case.name).items()}
+    weights = {case.architecture.usual(n): x for n, x in case.tensors.items()}
     weights = {n.replace("language_model.", ""): x for n, x in weights.items()}
     made: dict[str, np.ndarray] = {}
     for name, (shape, numbers) in case.told["tensors"].items():
