@@ -169,7 +169,7 @@ def with_own_head(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     table = next((name for name in names if name in _TABLES[head]), None)
     if table is None:
-        return _as_table(checkpoint, head) if config.get(key) else checkpoint
+        return _as_table(checkpoint, head)
     if _are_equal(checkpoint, head, table):
         return checkpoint
     own = {key: False for key in (*_TIED[:1], key) if key in config} or {_TIED[-1]: False}

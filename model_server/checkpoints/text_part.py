@@ -63,7 +63,9 @@ _OUTER_FIRST = (
     "quantization_config",
     "torch_dtype",
 )
-_TIED = "tie_word_embeddings"
+_TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
+# Whose outer config.json alone decides it in transformers, where one of the pair is stored.
+_TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", "mistral3")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -77,6 +79,9 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
         with_media = checkpoint.format == "gguf" and VISION in config
         return without(checkpoint, set(filter(is_media, checkpoint.names())) if with_media else ())
     names = {_text_name(name): name for name in checkpoint.names() if not is_media(name)}
+    kind = checkpoint.config.get("model_type")
+    if kind in _TIED_UNLESS_SAID and len(_PAIR & names.keys()) == 1:
+        config = config | {_TIED: checkpoint.config.get(_TIED) is not False}
     sees = media_part_of(checkpoint) is not None
     config = with_processors(config, checkpoint.folder) if sees else without_media(config)
     return view_of(checkpoint, names, config)
