@@ -24,7 +24,13 @@ from model_server.checkpoints.gguf.media import open_media
 from model_server.checkpoints.gguf.parts import GgufParts, open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
-from model_server.checkpoints.gguf.view import GgufView, SplitView, StoredView, joined_view
+from model_server.checkpoints.gguf.view import (
+    GgufView,
+    ListedView,
+    SplitView,
+    StoredView,
+    joined_view,
+)
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit
 from model_server.text.chat_template import ChatTemplate
@@ -182,6 +188,18 @@ def views_of(
         views |= _stored(tensor, named[name], config)
     for name, parts in split.items():
         views[named[name].hf_name] = _split(name, parts, config)
+    return views | _listed(header, architecture, layers)
+
+
+def _listed(header: GgufHeader, architecture: GgufArchitecture, layers: int) -> dict[str, GgufView]:
+    """Return the numbers of layers that are lists of the metadata. Raises CheckpointError."""
+    views: dict[str, GgufView] = {}
+    for name, (key, shape) in architecture.listed.items():
+        given = header.metadata.get(key)
+        if not isinstance(given, np.ndarray) or len(given) != layers or given.dtype.kind != "f":
+            raise CheckpointError(f"its metadata {key} must be a list of {layers} numbers")
+        for layer, number in enumerate(given.tolist()):
+            views[f"{architecture.layers}.{layer}.{name}"] = ListedView(number, shape)
     return views
 
 

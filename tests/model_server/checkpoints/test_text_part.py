@@ -161,7 +161,7 @@ def test_where_one_of_a_pair_is_stored_the_outer_config_alone_says_whether_it_is
     inner = config_of(CASE) | {"tie_word_embeddings": False}
     for outer, tied in ((None, True), (True, True), (False, False)):
         folder = tmp_path / str(outer)
-        said = {} if outer is None else {"tie_word_embeddings": outer}
+        said: dict[str, Any] = {} if outer is None else {"tie_word_embeddings": outer}
         path = write(folder, PUBLISHED, text_config=inner, **said)
         with closing(open_checkpoint(path)) as checkpoint:
             assert checkpoint.config["tie_word_embeddings"] is tied, outer

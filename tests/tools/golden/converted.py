@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{
         name: {}
         for name in (
+            "apertus",
             "arcee_biases",
             "cohere",
             "cohere2",

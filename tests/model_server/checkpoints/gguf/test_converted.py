@@ -217,7 +217,8 @@ def test_the_file_holds_the_folders_weights(name: str, tmp_path_factory: Any) ->
     found, wanted = weights_of(path), weights_of(case.folder(place / "folder"))
     assert found.keys() == wanted.keys()
     for each, numbers in wanted.items():
-        held, added = found[each][: len(numbers)], found[each][len(numbers) :]
+        rows, numbers = np.atleast_1d(found[each]), np.atleast_1d(numbers)
+        held, added = rows[: len(numbers)], rows[len(numbers) :]
         assert not added.any(), f"{each} has more rows"
         np.testing.assert_allclose(held, numbers, rtol=1e-6, atol=1e-6, err_msg=each)
 
@@ -246,6 +247,15 @@ def test_parts_that_are_missing_or_do_not_fit_are_refused(tmp_path: Path) -> Non
         tensors["blk.0.attn_gate.weight"] = np.zeros((50, 48), np.float32)
 
     assert "unlike its parts" in _first(Case("qwen3_next"), higher, tmp_path)
+
+
+def test_numbers_of_layers_in_the_metadata_are_one_for_each(tmp_path: Path) -> None:
+    case = Case("apertus")
+    tensors = converted(case, case.config)
+    for name, value in (("few", [1.0]), ("whole", [1, 2]), ("absent", "x")):
+        metadata = case.told["metadata"] | {"xielu.beta": value}
+        with pytest.raises(CheckpointError, match="xielu.beta must be a list of 2 numbers"):
+            open_checkpoint(str(case.file(tmp_path / f"{name}.gguf", tensors, metadata)))
 
 
 def test_layers_that_draft_are_left_out_and_their_number_is_checked(tmp_path: Path) -> None:
