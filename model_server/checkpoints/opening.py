@@ -21,7 +21,7 @@ from model_server.checkpoints.orbax.layout import (
     layout_of_file,
 )
 from model_server.checkpoints.roots import local_place
-from model_server.checkpoints.split_name import whole_name
+from model_server.checkpoints.split_name import is_mmproj, whole_name
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
 
@@ -117,7 +117,7 @@ def _open_folder(folder: Path, on_error: ErrorHandler) -> Checkpoint:
         return SafetensorsCheckpoint(folder, on_error)
     if layout := find_layout(Folder(str(folder))):
         return _orbax(layout)
-    files = sorted(folder.glob("*.gguf"))
+    files = sorted(file for file in folder.glob("*.gguf") if not is_mmproj(file.name))
     if files and len({whole_name(file.name) for file in files}) == 1:  # perhaps in parts
         return _gguf(files[0])
     if pickled := sorted(f.name for f in folder.iterdir() if f.suffix in _PICKLED):
@@ -169,7 +169,7 @@ def with_own_head(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     table = next((name for name in names if name in _TABLES[head]), None)
     if table is None:
-        return _as_table(checkpoint, head) if config.get(key) else checkpoint
+        return _as_table(checkpoint, head)
     if _are_equal(checkpoint, head, table):
         return checkpoint
     own = {key: False for key in (*_TIED[:1], key) if key in config} or {_TIED[-1]: False}

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.checkpoint_view import view_of
+from model_server.checkpoints.checkpoint_view import view_of, without
 from model_server.checkpoints.huggingface.rope_settings import check_outside
 from model_server.checkpoints.media_part import (
     AUDIO,
+    VISION,
     is_media,
     media_part_of,
     with_processors,
@@ -62,7 +63,9 @@ _OUTER_FIRST = (
     "quantization_config",
     "torch_dtype",
 )
-_TIED = "tie_word_embeddings"
+_TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
+# Whose outer config.json alone decides it in transformers, where one of the pair is stored.
+_TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", "mistral3")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -72,8 +75,13 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
     """
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
-        return checkpoint
+        # Encoders of GGUF files come with the config of a text model.
+        with_media = checkpoint.format == "gguf" and VISION in config
+        return without(checkpoint, set(filter(is_media, checkpoint.names())) if with_media else ())
     names = {_text_name(name): name for name in checkpoint.names() if not is_media(name)}
+    kind = checkpoint.config.get("model_type")
+    if kind in _TIED_UNLESS_SAID and len(_PAIR & names.keys()) == 1:
+        config = config | {_TIED: checkpoint.config.get(_TIED) is not False}
     sees = media_part_of(checkpoint) is not None
     config = with_processors(config, checkpoint.folder) if sees else without_media(config)
     return view_of(checkpoint, names, config)

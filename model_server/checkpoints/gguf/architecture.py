@@ -140,6 +140,8 @@ class GgufArchitecture:
     tensors: Mapping[str, TensorPlace]  # outside the layers; keys without .weight or .bias
     layer_tensors: Mapping[str, TensorPlace]  # inside a layer
     joined: tuple[JoinedPlace, ...] = ()  # inside a layer
+    # Names inside a layer -> the metadata that lists a number for each layer, and their shape.
+    listed: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     layers: str = "model.layers"  # Hugging Face prefix of the layers
     keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
     layer_count: str = "num_hidden_layers"  # config.json key with the number of layers

@@ -20,10 +20,17 @@ from model_server.checkpoints.gguf.config import architecture_of, config_of, dra
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
-from model_server.checkpoints.gguf.parts import open_parts
+from model_server.checkpoints.gguf.media import open_media
+from model_server.checkpoints.gguf.parts import GgufParts, open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
-from model_server.checkpoints.gguf.view import GgufView, SplitView, StoredView, joined_view
+from model_server.checkpoints.gguf.view import (
+    GgufView,
+    ListedView,
+    SplitView,
+    StoredView,
+    joined_view,
+)
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit
 from model_server.text.chat_template import ChatTemplate
@@ -47,10 +54,12 @@ class GgufCheckpoint:
         self.folder: Path | None = None
         self._parts = open_parts(path)
         self._header = self._parts.header
+        self._media: GgufParts | None = None
         try:
             self._named(self._prepare)
+            self._add_media(path)
         except BaseException:
-            self._parts.close()
+            self.close()
             raise
 
     def _prepare(self) -> None:
@@ -58,7 +67,15 @@ class GgufCheckpoint:
         factors = {name: self._factors(name) for name in FACTORS if name in self._header.tensors}
         self.config = config_of(self._header, architecture, self._main_dtype(), factors)
         self.generation_config: dict[str, Any] = {}
-        self._views = views_of(self._header, architecture, self.config)
+        self._views: dict[str, GgufView] = views_of(self._header, architecture, self.config)
+
+    def _add_media(self, path: Path) -> None:
+        """Add the tensors and sizes of the encoder in the file beside this one, if there is one."""
+        tokens = self._header.metadata.get("tokenizer.ggml.tokens")
+        found = open_media(path, self.config, tokens) if isinstance(tokens, list) else None
+        if found is not None:
+            self._media, self.config, views = found
+            self._views |= views
 
     def names(self) -> list[str]:
         return list(self._views)
@@ -98,7 +115,9 @@ class GgufCheckpoint:
         return None if source is None else self._named(lambda: self._template(source))
 
     def close(self) -> None:
-        self._parts.close()
+        for opened in (self._parts, self._media):
+            if opened is not None:
+                opened.close()
 
     def _template(self, source: Any) -> ChatTemplate:
         for_tools = self._header.metadata.get(FOR_TOOLS, "")
@@ -169,6 +188,18 @@ def views_of(
         views |= _stored(tensor, named[name], config)
     for name, parts in split.items():
         views[named[name].hf_name] = _split(name, parts, config)
+    return views | _listed(header, architecture, layers)
+
+
+def _listed(header: GgufHeader, architecture: GgufArchitecture, layers: int) -> dict[str, GgufView]:
+    """Return the numbers of layers that are lists of the metadata. Raises CheckpointError."""
+    views: dict[str, GgufView] = {}
+    for name, (key, shape) in architecture.listed.items():
+        given = header.metadata.get(key)
+        if not isinstance(given, np.ndarray) or len(given) != layers or given.dtype.kind != "f":
+            raise CheckpointError(f"its metadata {key} must be a list of {layers} numbers")
+        for layer, number in enumerate(given.tolist()):
+            views[f"{architecture.layers}.{layer}.{name}"] = ListedView(number, shape)
     return views
 
 

@@ -16,6 +16,7 @@ from model_server.checkpoints.gguf.header import GgufHeader
 from sax.errors import CheckpointError
 
 REQUIRED: Any = object()
+_LAYERS = "block_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,13 @@ class Facts:
         return (self.whole if key.kind is int else self.number)(key.suffix, default)
 
     def whole(self, suffix: str, default: int | None = None) -> int:
-        """Return an int above zero. Raises CheckpointError for anything else."""
-        value = self.get(suffix, default)
+        """Return an int above zero, which may be listed for every layer if it is the same in all.
+
+        Raises CheckpointError for anything else.
+        """
+        value = _of_all(
+            self.get_any(suffix, default), self._metadata.get(f"{self._prefix}.{_LAYERS}")
+        )
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise self._wrong(suffix, "a whole number above 0", value)
         return value
@@ -116,3 +122,10 @@ class Facts:
     def _wrong(self, suffix: str, wanted: str, value: Any) -> CheckpointError:
         key = f"{self._prefix}.{suffix}"
         return CheckpointError(f"its metadata {key} must be {wanted}; it is {value!r}")
+
+
+def _of_all(value: Any, layers: Any) -> Any:
+    """Return the number that a list has for each of the layers; anything else as it is."""
+    if type(layers) is not int or not isinstance(value, np.ndarray) or len(value) != layers:
+        return value
+    return value[0].item() if len(set(value.tolist())) == 1 else value

@@ -53,7 +53,7 @@ def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
         "adds_bos": adds_bos,
         "adds_eos": metadata.get("tokenizer.ggml.add_eos_token") is True,
     }
-    kinds = _per_token(metadata, "token_type", len(tokens)).copy()
+    kinds = _kinds(metadata, len(tokens))
     ends = [] if kind == "bert" else ends_by_text(tokens, kinds)
     kinds[ends] = TokenType.CONTROL
     typed = metadata | {"tokenizer.ggml.token_type": kinds}
@@ -65,6 +65,13 @@ def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
         adds_bos=adds_bos,
         middle_ids=_middle_ids(metadata, len(tokens)),
     )
+
+
+def _kinds(metadata: dict[str, Any], size: int) -> np.ndarray:
+    """Return the kind of each token: as in llama.cpp plain ones where the file says nothing."""
+    if "tokenizer.ggml.token_type" not in metadata:
+        return np.full(size, TokenType.NORMAL, np.int32)
+    return _per_token(metadata, "token_type", size).copy()
 
 
 def _middle_ids(metadata: dict[str, Any], size: int) -> tuple[int, int, int] | None:

@@ -165,6 +165,24 @@ def joined_view(tensors: Sequence[GgufTensor], join: JoinedPlace, config: Config
 
 
 @dataclass(frozen=True, slots=True)
+class ListedView:
+    """A number of a layer that the file holds in a list of its metadata."""
+
+    number: float
+    shape: tuple[int, ...]  # of one number
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
+        return deliver(np.full(self.shape, self.number, self.dtype)[region], out)
+
+    def packing(self) -> Packing | None:
+        return None
+
+    def read_packed(self, region: Region) -> PackedBlocks:
+        raise CheckpointError("a number of the metadata is not stored in blocks")
+
+
+@dataclass(frozen=True, slots=True)
 class SplitView:
     """DeepSeek's kv_b_proj from its two parts: per head, the key rows, then the value rows."""
 

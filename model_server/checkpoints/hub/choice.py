@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from model_server.checkpoints.split_name import part_names, whole_name
+from model_server.checkpoints.split_name import is_mmproj, mmproj_of, part_names, whole_name
 from sax.errors import CheckpointNotFound
 from sax.format import listing
 
@@ -25,15 +25,16 @@ def choose(names: Sequence[str], wanted: str = "") -> list[str]:
     """Return what to fetch, weights last: whoever finds them has the rest.
 
     wanted: a GGUF file, or the end of its name such as Q4_K_M; all parts of a file that is split
-    are fetched, the first of them first. Raises CheckpointNotFound.
+    are fetched, the first of them first, after the file of its encoder if there is one. Raises
+    CheckpointNotFound.
     """
     if wanted:
-        return _parts(names, _wanted(names, wanted))
+        return _gguf(names, _wanted(names, wanted))
     if weights := _weights(names):
         return [name for name in names if _SMALL.fullmatch(name) and name not in weights] + weights
     files = _gguf_files(names)
     if len(files) == 1:
-        return _parts(names, files[0])
+        return _gguf(names, files[0])
     if files:
         raise CheckpointNotFound(
             f"it holds {len(files)} GGUF files: name one behind a colon, as in "
@@ -68,14 +69,19 @@ def _wanted(names: Sequence[str], wanted: str) -> str:
 
 
 def _gguf_files(names: Sequence[str]) -> list[str]:
-    """Return the GGUF files, of those in parts the first that is there."""
-    files = sorted(name for name in names if name.endswith(".gguf"))
+    """Return the GGUF files of models, of those in parts the first that is there."""
+    files = sorted(name for name in names if name.endswith(".gguf") and not is_mmproj(name))
     first = {whole_name(name): name for name in reversed(files)}
     return [name for name in files if first[whole_name(name)] == name]
 
 
 def _stem(name: str) -> str:
     return PurePosixPath(whole_name(name)).stem.lower()
+
+
+def _gguf(names: Sequence[str], found: str) -> list[str]:
+    encoder = mmproj_of(found, names)
+    return [*([] if encoder is None else [encoder]), *_parts(names, found)]
 
 
 def _parts(names: Sequence[str], found: str) -> list[str]:

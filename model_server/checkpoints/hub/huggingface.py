@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_server.checkpoints.hub.choice import choose
-from model_server.checkpoints.split_name import part_names
+from model_server.checkpoints.split_name import is_mmproj, part_names
 from sax.errors import CheckpointError, CheckpointNotFound, CheckpointUnreachable
 from sax.format import human_bytes as human
 from sax.references import HubReference
@@ -217,7 +217,7 @@ class ModelHub:
             chosen = choose(list(sizes), wanted.file)
         except CheckpointError as exc:
             raise type(exc)(f"{wanted}: {exc.text}", param="checkpoint") from exc
-        file = chosen[0] if wanted.file or chosen[0].endswith(".gguf") else ""
+        file = next((n for n in chosen if n.endswith(".gguf") and not is_mmproj(n)), "")
         pinned = HubReference(wanted.repo, commit, file)
         return HubListing(pinned, {name: sizes[name] for name in chosen})
 
@@ -259,7 +259,8 @@ class ModelHub:
             return folder / parts[0] if all((folder / part).is_file() for part in parts) else None
         if any((folder / name).is_file() for name in _CONFIGS) and _has_weights(folder):
             return folder
-        files = sorted(file.name for file in folder.glob("*.gguf"))
+        names = (file.name for file in folder.glob("*.gguf"))
+        files = sorted(name for name in names if not is_mmproj(name))
         whole = bool(files) and files == (part_names(files[0]) or files[:1])
         return folder / files[0] if whole else None
 

@@ -61,6 +61,7 @@ def opened(folder: Path, change: Change, **config: Any) -> tuple[bool, list[str]
         (repeated, {"tie_word_embeddings": None}, True),
         (repeated, {"tie_word_embeddings": False}, True),
         (alone, {"tie_word_embeddings": True}, False),
+        (alone, {"tie_word_embeddings": None, "model_type": "smollm3"}, False),
     ],
 )
 def test_a_stored_head_counts_if_its_numbers_are_its_own(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.checkpoint_view import CheckpointView
 from model_server.checkpoints.media_part import media_part_of
@@ -152,6 +152,24 @@ def test_of_a_setting_of_the_text_model_the_inner_config_counts() -> None:
     assert found["rope_theta"] == 1.0
     assert found["tie_word_embeddings"] is True
     assert found["eos_token_id"] == 6
+
+
+def test_where_one_of_a_pair_is_stored_the_outer_config_alone_says_whether_it_is_tied(
+    tmp_path: Path,
+) -> None:
+    """As transformers 5 loads Gemma 3 and Mistral 3, in which a tie is the default."""
+    inner = config_of(CASE) | {"tie_word_embeddings": False}
+    for outer, tied in ((None, True), (True, True), (False, False)):
+        folder = tmp_path / str(outer)
+        said: dict[str, Any] = {} if outer is None else {"tie_word_embeddings": outer}
+        path = write(folder, PUBLISHED, text_config=inner, **said)
+        with closing(open_checkpoint(path)) as checkpoint:
+            assert checkpoint.config["tie_word_embeddings"] is tied, outer
+        weights = load_file(folder / "model.safetensors")
+        weights["language_model.lm_head.weight"] = weights.pop(f"{PUBLISHED}embed_tokens.weight")
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with closing(open_checkpoint(path)) as checkpoint:
+            assert ("model.embed_tokens.weight" in checkpoint.names()) is tied, outer
 
 
 def test_a_text_config_that_is_no_object_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ TORCH = "torch transformers"
 KINDS = {
     "families": Kind("families.maker", f"{TORCH} ml_dtypes"),
     "converted": Kind("converted", f"{TORCH} sentencepiece"),  # and llama.cpp
+    "converted_media": Kind("converted_media", f"{TORCH} sentencepiece"),  # and llama.cpp
     "adapters": Kind("adapters", f"{TORCH} peft"),
     "media": Kind("media.maker", f"{TORCH} torchvision pillow"),
     "classifiers": Kind("classifiers", TORCH),

@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{
         name: {}
         for name in (
+            "apertus",
             "arcee_biases",
             "cohere",
             "cohere2",
@@ -129,17 +130,21 @@ _AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a")
 def make(name: str, into: Path) -> None:
     """Write into/NAME.json."""
     config = common.read_json(FAMILIES / name / "config.json") | CASES[name]
-    reader = _converted(name, config)
+    told = common.how("converted", name, "conversion to float32 by llama.cpp's own converter")
+    parts = {"how": told, "config": CASES[name], **parts_of(_converted(name, config))}
+    into.mkdir(parents=True, exist_ok=True)
+    (into / f"{name}.json").write_text(common.lines(parts))
+
+
+def parts_of(reader: Any) -> dict[str, Any]:
+    """Return the metadata and the tensors of a file."""
     metadata = {
         key: field.contents()
         for key, field in reader.fields.items()
         if not key.startswith(("GGUF.", "general.")) or key == "general.architecture"
     }
     tensors = {each.name: _told(each.name, np.asarray(each.data)) for each in reader.tensors}
-    told = common.how("converted", name, "conversion to float32 by llama.cpp's own converter")
-    parts = {"how": told, "config": CASES[name], "metadata": metadata, "tensors": tensors}
-    into.mkdir(parents=True, exist_ok=True)
-    (into / f"{name}.json").write_text(common.lines(parts))
+    return {"metadata": metadata, "tensors": tensors}
 
 
 def _told(name: str, numbers: np.ndarray) -> list[Any]:
@@ -153,7 +158,7 @@ def digest(numbers: np.ndarray) -> str:
 
 
 def _converted(name: str, config: dict[str, Any]) -> Any:
-    conversion, gguf, torch = _llama_cpp()
+    conversion, gguf, torch = llama_cpp()
     with tempfile.TemporaryDirectory() as scratch:
         folder, out = Path(scratch), Path(scratch) / "made.gguf"
         (folder / "config.json").write_text(json.dumps(config))
@@ -181,7 +186,7 @@ def tensors_of(name: str) -> dict[str, np.ndarray]:
     return tensors | (dict(np.load(computed)) if computed.exists() else {})
 
 
-def _llama_cpp() -> tuple[Any, Any, Any]:
+def llama_cpp() -> tuple[Any, Any, Any]:
     """Import llama.cpp's modules, whose gguf comes before an installed one."""
     folder = os.environ.get("LLAMA_CPP")
     if not folder:

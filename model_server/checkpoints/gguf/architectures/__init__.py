@@ -24,6 +24,7 @@ from model_server.checkpoints.gguf.architectures.layer_normed import PHI2, STARC
 from model_server.checkpoints.gguf.architectures.lfm2 import LFM2, LFM2MOE
 from model_server.checkpoints.gguf.architectures.llama import LLAMA
 from model_server.checkpoints.gguf.architectures.llama_kin import (
+    APERTUS,
     ARCEE,
     ERNIE4_5,
     GRANITE,
@@ -80,6 +81,7 @@ _ALL = (
     DEEPSEEK32,
     GLM_DSA,
     MODERN_BERT,
+    APERTUS,
     *experts.ALL,
     LFM2MOE,
     *glm_moe.ALL,

@@ -1,8 +1,9 @@
-"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5, Hunyuan, Arcee AFM and Ministral 3.
+"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5, Hunyuan, Arcee AFM, Ministral 3, Apertus.
 
 SmolLM3, Granite and Arcee reach llama.cpp's converter as Llamas, so rows of queries and keys are
 reordered. Seed-OSS's and Hunyuan's are as published; ERNIE rotates neighbouring dimensions as
-llama.cpp does. Files of Hunyuan hold the base of its positions as `alpha` has raised it.
+llama.cpp does. Files of Hunyuan hold the base of its positions as `alpha` has raised it, and those
+of Apertus the numbers of its activation in the metadata.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from model_server.checkpoints.gguf.architecture import (
     rotated,
 )
 from model_server.checkpoints.gguf.architectures.llama import (
+    HEAD_NORMS,
     NORMS,
     PROJECTIONS,
     TENSORS,
@@ -167,11 +169,13 @@ HUNYUAN_DENSE = GgufArchitecture(
 
 def _read_ministral3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     more = read_rotary_heads(facts, config)
-    scaling, theta = more.pop("rope_scaling"), more.pop("rope_theta")
-    if not scaling or scaling["rope_type"] != "yarn":
-        raise CheckpointError("its rope.scaling.type must be yarn")
-    multiplier, beta = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
     more |= {"sliding_window": None}
+    if not more["rope_scaling"]:  # Mistral Small 3, whose files said llama before
+        return more | {"model_type": "mistral"}
+    scaling, theta = more.pop("rope_scaling"), more.pop("rope_theta")
+    if scaling["rope_type"] != "yarn":
+        raise CheckpointError("its rope.scaling.type must be yarn, or absent")
+    multiplier, beta = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
     # Unlike DeepSeek's, these files hold mscale_all_dim itself.
     scales = dict.fromkeys(("mscale", "mscale_all_dim"), facts.number(multiplier, 1.0))
     growth = {"llama_4_scaling_beta": round(facts.number(beta), 6), "rope_theta": theta}
@@ -180,10 +184,32 @@ def _read_ministral3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
 
 MISTRAL3 = GgufArchitecture(
     name="mistral3",
-    model_types={"ministral3": "Ministral3ForCausalLM"},
+    model_types={"ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM"},
     tensors=TENSORS,
     layer_tensors={**_REORDERED, **feed_forward()},
     keys=DECODER,
     fixed={"hidden_act": "silu"},
     more_config=_read_ministral3,
+)
+APERTUS = GgufArchitecture(
+    name="apertus",
+    model_types={"apertus": "ApertusForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **PROJECTIONS,
+        **HEAD_NORMS,
+        "attn_norm": place("attention_layernorm"),
+        "ffn_norm": place("feedforward_layernorm"),
+        "ffn_up": place("mlp.up_proj"),
+        "ffn_down": place("mlp.down_proj"),
+    },
+    listed={
+        "mlp.act_fn.alpha_p": ("xielu.alpha_p", (1,)),
+        "mlp.act_fn.alpha_n": ("xielu.alpha_n", (1,)),
+        "mlp.act_fn.beta": ("xielu.beta", ()),
+        "mlp.act_fn.eps": ("xielu.eps", ()),
+    },
+    keys=DECODER,
+    fixed={"hidden_act": "xielu"},
+    more_config=_with_biases({"attention_bias": _Q}),
 )

@@ -133,7 +133,9 @@ def test_another_architecture_is_named_with_those_supported(tmp_path: Path) -> N
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match="'mamba'; supported from GGUF: arcee, bert, .*llama"):
+    with pytest.raises(
+        CheckpointError, match="'mamba'; supported from GGUF: apertus, arcee, .*llama"
+    ):
         GgufCheckpoint(tmp_path / "x.gguf")
 
 

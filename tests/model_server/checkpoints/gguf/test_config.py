@@ -170,7 +170,8 @@ def test_linear_and_yarn_scaling_are_translated() -> None:
         ("block_count", 2**32 - 1),
         ("attention.layer_norm_rms_epsilon", float("nan")),
         ("attention.head_count_kv", 3),
-        ("attention.head_count_kv", np.array([2, 2])),
+        ("attention.head_count_kv", np.array([2, 1])),
+        ("attention.head_count_kv", np.array([2] * 99)),
         ("attention.key_length", 7),
         ("rope.dimension_count", 4),
         ("rope.scaling.type", "longrope"),
@@ -181,6 +182,12 @@ def test_linear_and_yarn_scaling_are_translated() -> None:
 def test_what_cannot_be_is_refused(key: str, value: object) -> None:
     with pytest.raises(CheckpointError):
         config({f"llama.{key}": value, "llama.rope.scaling.factor": 2.0})
+
+
+def test_a_number_may_be_listed_for_every_layer() -> None:
+    layers = METADATA["llama.block_count"]
+    for key, wanted in (("attention.head_count", 8), ("attention.head_count_kv", 2)):
+        assert config({f"llama.{key}": np.array([wanted] * layers)}) == config({}), key
 
 
 @each_case(

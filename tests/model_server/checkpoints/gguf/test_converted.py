@@ -56,13 +56,17 @@ class Case:
         return {key: value for key, value in given.items() if key != LOST}
 
     @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        return tensors_of(self.name)
+
+    @property
     def architecture(self) -> GgufArchitecture:
         return ARCHITECTURES[self.told["metadata"]["general.architecture"]]
 
     def folder(self, place: Path) -> Path:
         place.mkdir(exist_ok=True)
         (place / "config.json").write_text(json.dumps(self.config))
-        save_file(tensors_of(self.name), place / "model.safetensors", {"format": "pt"})
+        save_file(self.tensors, place / "model.safetensors", {"format": "pt"})
         return place
 
     def file(
@@ -71,17 +75,21 @@ class Case:
         tensors: Mapping[str, np.ndarray],
         metadata: Mapping[str, Any] | None = None,
     ) -> Path:
-        writer = gguf.GGUFWriter(path, self.architecture.name)
-        for key, value in (metadata or self.told["metadata"]).items():
-            if key != "general.architecture":
-                _add(writer, key, value)
-        for name, numbers in tensors.items():
-            writer.add_tensor(name, np.ascontiguousarray(numbers))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
+        return write(path, metadata or self.told["metadata"], tensors)
+
+
+def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
+    writer = gguf.GGUFWriter(path, metadata["general.architecture"])
+    for key, value in metadata.items():
+        if key != "general.architecture":
+            _add(writer, key, value)
+    for name, numbers in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(numbers))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
@@ -102,7 +110,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what the converter makes of the folder's weights, by its names."""
-    weights = {case.architecture.usual(n): x for n, x in tensors_of(case.name).items()}
+    weights = {case.architecture.usual(n): x for n, x in case.tensors.items()}
     weights = {n.replace("language_model.", ""): x for n, x in weights.items()}
     made: dict[str, np.ndarray] = {}
     for name, (shape, numbers) in case.told["tensors"].items():
@@ -209,7 +217,8 @@ def test_the_file_holds_the_folders_weights(name: str, tmp_path_factory: Any) ->
     found, wanted = weights_of(path), weights_of(case.folder(place / "folder"))
     assert found.keys() == wanted.keys()
     for each, numbers in wanted.items():
-        held, added = found[each][: len(numbers)], found[each][len(numbers) :]
+        rows, numbers = np.atleast_1d(found[each]), np.atleast_1d(numbers)
+        held, added = rows[: len(numbers)], rows[len(numbers) :]
         assert not added.any(), f"{each} has more rows"
         np.testing.assert_allclose(held, numbers, rtol=1e-6, atol=1e-6, err_msg=each)
 
@@ -238,6 +247,15 @@ def test_parts_that_are_missing_or_do_not_fit_are_refused(tmp_path: Path) -> Non
         tensors["blk.0.attn_gate.weight"] = np.zeros((50, 48), np.float32)
 
     assert "unlike its parts" in _first(Case("qwen3_next"), higher, tmp_path)
+
+
+def test_numbers_of_layers_in_the_metadata_are_one_for_each(tmp_path: Path) -> None:
+    case = Case("apertus")
+    tensors = converted(case, case.config)
+    for name, value in (("few", [1.0]), ("whole", [1, 2]), ("absent", "x")):
+        metadata = case.told["metadata"] | {"xielu.beta": value}
+        with pytest.raises(CheckpointError, match="xielu.beta must be a list of 2 numbers"):
+            open_checkpoint(str(case.file(tmp_path / f"{name}.gguf", tensors, metadata)))
 
 
 def test_layers_that_draft_are_left_out_and_their_number_is_checked(tmp_path: Path) -> None:

@@ -270,3 +270,14 @@ def test_a_damaged_sentence_piece_vocabulary_is_refused(
     metadata = from_sentence_piece("bpe_llama", "llama", **{key: value})
     with pytest.raises(CheckpointError, match=words):
         tokenizer_of(metadata)
+
+
+def test_tokens_of_unsaid_kinds_are_plain_but_those_that_end_by_their_text() -> None:
+    """As in llama.cpp, for files of the first converters."""
+    tokens = [*TOKENS, "<|im_end|>"]
+    unsaid = METADATA | {"tokenizer.ggml.tokens": tokens}
+    del unsaid["tokenizer.ggml.token_type"]
+    tokenizer = tokenizer_of(unsaid)
+    assert len(tokens) - 1 in tokenizer.eos_ids
+    assert "<|im_end|>" in tokenizer.control_tokens.texts
+    assert "<think>" not in tokenizer.control_tokens.texts

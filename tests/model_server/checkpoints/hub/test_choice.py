@@ -53,6 +53,9 @@ def test_one_gguf_file_is_chosen_by_its_name_or_the_end_of_it_or_because_it_is_a
     files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "README.md"]
     assert choose(files[:1]) == choose(files, "Q4_K_M") == choose(files, "q4_k_m.gguf")
     assert choose(files, "m-Q8_0.gguf") == ["m-Q8_0.gguf"]
+    encoders = ["mmproj-BF16.gguf", "mmproj-F16.gguf", "mmproj-other-F16.gguf", "x/mmproj-m.gguf"]
+    assert choose([*files, *encoders], "Q8_0") == ["mmproj-BF16.gguf", "m-Q8_0.gguf"]
+    assert choose([files[0], "mmproj-m-f16.gguf", *encoders]) == ["mmproj-m-f16.gguf", files[0]]
     with pytest.raises(CheckpointNotFound, match="2 GGUF files: name one.*m-Q4_K_M.gguf, m-Q8_0"):
         choose(files)
     with pytest.raises(CheckpointNotFound, match="no file Q5_0; there are m-Q4_K_M.gguf"):

@@ -1,0 +1,92 @@
+"""What llama.cpp's converter writes for the models of `media`: both files, as `converted` tells it.
+
+Needs what `converted` needs. A file holds `config` and `preprocessor`, what was changed in the
+case's files because GGUF has no word for it, and `text` and `media`, each with `metadata` and
+`tensors`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.tools.golden import common
+from tests.tools.golden.converted import llama_cpp, parts_of
+from tests.tools.golden.media.case import tensor_of
+
+MEDIA = common.GOLDEN / "media"
+# By case of `media`: what its config.json and its preprocessor_config.json say otherwise.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma3": ({}, {"image_seq_length": 4}),
+    "mistral3": ({}, {}),
+    "qwen2_vl": ({}, {}),
+    "qwen2_5_vl": ({"vision_config.window_size": 32}, {}),
+    "qwen3_vl": ({}, {}),
+    "qwen3_5": ({}, {}),
+}
+IMAGE_BREAK, _LAYERS = 263, 32
+
+
+def make(name: str, into: Path) -> None:
+    """Write into/NAME.json."""
+    changes, others = CASES[name]
+    config = common.changed(common.read_json(MEDIA / name / "config.json"), changes)
+    preprocessor = common.read_json(MEDIA / name / "preprocessor_config.json") | others
+    told = common.how("converted_media", name, "conversion to float32 by llama.cpp's converter")
+    parts: dict[str, Any] = {"how": told, "config": changes, "preprocessor": others}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _write(folder, name, config, preprocessor)
+        for key in ("text", "media"):
+            parts[key] = parts_of(_converted(folder, key))
+    into.mkdir(parents=True, exist_ok=True)
+    (into / f"{name}.json").write_text(common.lines(parts))
+
+
+def _write(folder: Path, name: str, config: dict[str, Any], preprocessor: dict[str, Any]) -> None:
+    words = (config | config.get("text_config", {}))["vocab_size"]
+    vocabulary = {f"x{each}": each for each in range(words) if each != IMAGE_BREAK}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    added = [{"id": IMAGE_BREAK, "content": "[IMG_BREAK]", **flags}]
+    files = {
+        "config.json": config,
+        "preprocessor_config.json": preprocessor,
+        "tokenizer.json": {
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+            "added_tokens": added,
+        },
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    }
+    for file, value in files.items():
+        (folder / file).write_text(json.dumps(value))
+    save_file(tensors_of(name), folder / "model.safetensors", {"format": "pt"})
+
+
+def _converted(folder: Path, key: str) -> Any:
+    conversion, gguf, torch = llama_cpp()
+    with torch.inference_mode():
+        kind = conversion.ModelType.TEXT if key == "text" else conversion.ModelType.MMPROJ
+        settings = conversion.ModelBase.load_hparams(folder, False)
+        named = conversion.get_model_architecture(settings, kind)
+        converter = conversion.get_model_class(named, mmproj=key == "media")
+        converter.set_vocab = lambda self: None
+        converter.no_mtp = True  # these have no layers that draft
+        out = folder / f"{key}.gguf"
+        made = converter(folder, gguf.LlamaFileType.ALL_F32, out, eager=True)
+        if hasattr(made, "impl"):  # of Mistral 3, which is one of several
+            made.impl.set_vocab = lambda: None
+        if key == "media":  # names are listed by layer, of which an encoder usually has more
+            made.tensor_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, _LAYERS)
+        made.write()
+    return gguf.GGUFReader(out)
+
+
+def tensors_of(name: str) -> dict[str, np.ndarray]:
+    """Return the weights of a case of `media` by Hugging Face name."""
+    shapes = common.read_json(MEDIA / name / "tensors.json")
+    return {key: tensor_of(key, tuple(shape)) for key, shape in shapes.items()}
