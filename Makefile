@@ -86,7 +86,7 @@ help:
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for its tests'
 	@echo 'make templates fetch public chat templates for a nightly test'
 	@echo 'make whisper fetch whisper-tiny.en and recorded speech for their tests'
-	@echo 'make clean   remove everything that make created'
+	@echo 'make clean   remove everything that make created; before it, `sax clean`: caches in the home folder'
 
 # In a terminal the demo gets its own process group, so that Ctrl-C reaches only the demo, which
 # drains and exits 0, and make sees that 0.
@@ -211,7 +211,8 @@ page-libraries:
 browser: dev model
 	$(call install_packages,--group browser)
 	npm install --silent --no-audit --no-fund --prefix $(CACHE)/typescript typescript axe-core
-	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/http_gateway/test_docs_browser.py tests/end_to_end/plain/page $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/http_gateway/test_docs_browser.py tests/end_to_end/plain/page \
+	  tests/admin_server/api/test_status_page_browser.py $(PYTEST_FLAGS)
 
 # 91 MB from Debian or Ubuntu. Without them the tests of the Go client are skipped; it never fails.
 # Only the download has a limit: dpkg must not be stopped.
@@ -327,6 +328,8 @@ RELEASE := $(CACHE)/release
 DIST ?= dist
 # Wheels of fewer machines: MACHINES="x86_64 any".
 MACHINES ?= x86_64 aarch64 any
+# Images that the dry run builds, as root and where buildah and debootstrap are.
+IMAGES ?= control model-cpu
 # Zig compiles its C++ library for each machine once: two thirds of the work.
 wheels release-dry-run: export ZIG_GLOBAL_CACHE_DIR ?= $(CURDIR)/$(CACHE)/zig
 wheels release-dry-run: export ZIG_LOCAL_CACHE_DIR ?= $(CURDIR)/$(CACHE)/zig
@@ -336,7 +339,7 @@ wheels: $(RELEASE)/installed
 
 release-dry-run: $(RELEASE)/installed model
 	@[ -n "$(TAG)" ] || { echo 'name the release: make release-dry-run TAG=v1.2.3'; exit 1; }
-	$(RELEASE)/bin/python -m tests.tools.release rehearse $(TAG) --to $(DIST) --machines $(MACHINES) --model $(MODEL)
+	$(RELEASE)/bin/python -m tests.tools.release rehearse $(TAG) --to $(DIST) --machines $(MACHINES) --images $(IMAGES) --model $(MODEL)
 
 $(RELEASE)/installed: pyproject.toml
 	@echo 'installing what builds and checks releases into $(RELEASE) (once, about 300 MB)'

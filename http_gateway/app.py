@@ -116,7 +116,7 @@ def create_app(
         DocsRoutes(app.openapi),
         PageRoutes(),
         CellRoutes(cell),
-        OperatorRoutes(running, cell, config.trace_url),
+        OperatorRoutes(client, running, cell, config.trace_url),
         McpRoutes(mcp),
         SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend),
         openai,

@@ -99,6 +99,7 @@ class Backend:
     ) -> None:
         """Pass the chunks of an answer to `sink`, and note what they say of this request's way."""
         record = RequestRecord.current()
+        record.cell_ids.append(request.request_id)
 
         def note(chunk: TokenChunk) -> None:
             if chunk.queue_s:

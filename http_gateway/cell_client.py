@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from sax.activity import ServedPhase
+from sax.flags.last_lines import LogLine
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest
@@ -84,6 +86,14 @@ class CellClient(Protocol):
     ) -> Sequence[Event]: ...
 
     async def versions(self, model_id: str) -> Sequence[Version]: ...
+
+    async def log(self, server: str = "") -> Sequence[LogLine]:
+        """Return the last lines of a model server's log; "": of the admin server's."""
+        ...
+
+    async def phases(self, request_ids: Sequence[str]) -> Mapping[str, ServedPhase]:
+        """Return how far requests are, of those whose model servers tell."""
+        ...
 
     async def unpublish(self, model_id: str) -> object: ...
 

@@ -1,8 +1,14 @@
-"""Activity of one loaded model: how busy it is, and totals since it was loaded."""
+"""Activity of one loaded model: how busy it is, totals since it was loaded, phases of requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+# How far a request is at its model server, in this order: its prompt becomes tokens, it waits for
+# a slot, its prompt is computed, its answer is.
+ServedPhase = Literal["encoding", "queued", "prefill", "decode"]
+SERVED_PHASES: tuple[ServedPhase, ...] = ("encoding", "queued", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

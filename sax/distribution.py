@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 NAME = "sax-serving"  # as in pyproject.toml; tests/sax/test_distribution.py reads other mentions
 _PROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -48,6 +51,8 @@ def how_to_install(extra: str) -> str:
 
 
 def _installed() -> metadata.Distribution | None:
+    from importlib import metadata  # 20 ms, which most commands do without
+
     try:
         return metadata.distribution(NAME)
     except metadata.PackageNotFoundError:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sax.distribution import how_to_install
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def missing_model_server(what: str) -> str | None:

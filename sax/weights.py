@@ -12,6 +12,7 @@ from sax.format import listing
 
 METHOD = "weights.update"  # of access control lists: who else may change a model's weights
 PUBLISHED = "0"  # the version of the weights that a model was published with
+CHANGE_S = 3600.0  # longest wait for a change: answers that have begun may have to end first
 
 
 class Pausing(StrEnum):

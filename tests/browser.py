@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.house import ROOT
+
+_AXE = ROOT / ".cache/typescript/node_modules/axe-core/axe.min.js"
 # Where Debian, and others, install it.
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -83,3 +86,14 @@ def until(page: Any, expression: str, within_s: float = 60) -> None:
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, f"never true: {expression}"
         page.wait_for_timeout(50)
+
+
+def broken_rules(page: Any) -> list[str]:
+    """Return the rules of axe that the page breaks as it is, each with an element; skip the test
+    where axe is missing."""
+    if not _AXE.exists():
+        pytest.skip("axe is not here: make browser")
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(_AXE.read_text())
+    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    return [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found]

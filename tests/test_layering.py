@@ -246,7 +246,7 @@ def test_every_rule_names_a_path_that_exists() -> None:
 
 def test_an_import_is_seen_wherever_it_stands() -> None:
     """The check itself: lazy and aliased imports count, and the sentence says what is wrong."""
-    file = house.ROOT / "sax" / "cli" / "main.py"
+    file = house.ROOT / "sax" / "cli" / "command_line.py"
     assert "sax.cli.failure" in set(house.imported(file))
     told = list(wrong_imports("sax/types.py", iter(["jax.numpy", "jaxtyping", "sax.names"])))
     why = "sax is what two processes agree on: light, alone"

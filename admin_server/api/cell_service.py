@@ -9,8 +9,9 @@ from admin_server.cell.cell import Cell
 from admin_server.leadership.role import AdminRole
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest
+from sax.flags.last_lines import last_lines
 from sax.proto import cell_pb2, cell_pb2_grpc, control_pb2
-from sax.wire.records import encode_event, encode_version
+from sax.wire.records import encode_event, encode_log, encode_version
 from sax.wire.weights import decode_weights, encode_replica
 
 SERVICE = "sax.Cell"
@@ -101,6 +102,14 @@ class CellService(cell_pb2_grpc.CellServicer):
     ) -> cell_pb2.DemandResponse:
         prospect = self._cell.demand(request.model_id, request.waiting, request.caller)
         return cell_pb2.DemandResponse(starting=prospect.starting, reason=prospect.reason)
+
+    async def Log(
+        self, request: control_pb2.LogRequest, context: Context
+    ) -> control_pb2.LogResponse:
+        """Return the last lines of this server's log, or of a model server's."""
+        self._access.check_cell(caller(), "read the logs")
+        here = not request.server
+        return encode_log(last_lines() if here else await self._cell.log(request.server))
 
     async def Rights(
         self, request: cell_pb2.RightsRequest, context: Context

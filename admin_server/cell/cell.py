@@ -49,11 +49,13 @@ from sax.errors import (
     Cancelled,
     InvalidRequest,
     ModelPathNotFound,
+    NotFound,
     NotLeading,
     SaxError,
     Unavailable,
 )
-from sax.format import describe_paths
+from sax.flags.last_lines import LogLine
+from sax.format import describe_paths, shortened
 from sax.overrides.saxml_overrides import override_warnings
 from sax.types import (
     CellStats,
@@ -255,6 +257,12 @@ class Cell:
 
     def servers(self) -> list[JoinedServer]:
         return [server.joined for _, server in sorted(self._seen.servers.items())]
+
+    async def log(self, address: str) -> list[LogLine]:
+        """Last lines that a joined model server logged. Raises NotFound, ReplicaLost."""
+        if address not in self._seen.servers:
+            raise NotFound(f"no model server {shortened(address)}: see sax status", param="server")
+        return await self._modelets.log(address)
 
     def troubles(self) -> dict[str, str]:
         """By address, why a server does not answer now."""

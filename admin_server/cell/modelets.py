@@ -28,12 +28,14 @@ from sax.errors import (
     Unauthenticated,
     Unavailable,
 )
+from sax.flags.last_lines import LogLine
 from sax.overrides.known_paths import check_names, unknown_path
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.references import parse_reference
 from sax.types import ModelSpec, ServerInfo, ServerStatus, Traffic
 from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.models import encode_load
+from sax.wire.records import decode_log
 from sax.wire.rpc import Reply, open_channel
 from sax.wire.rpc import call as call_once
 from sax.wire.servers import decode_status
@@ -71,6 +73,10 @@ class Modelets(Protocol):
 
     async def weights(self, address: str, change: WeightChange) -> ReplicaWeights:
         """Change the weights of a model there, and return what they are then."""
+        ...
+
+    async def log(self, address: str) -> list[LogLine]:
+        """Return the last lines that a server logged, the newest last."""
         ...
 
     async def close(self, address: str) -> None: ...
@@ -169,6 +175,10 @@ class GrpcModelets:
         return decode_replica(
             await self._control(address, "Weights", request, answer, timeout_s=None)
         )
+
+    async def log(self, address: str) -> list[LogLine]:
+        request, answer = control_pb2.LogRequest(), control_pb2.LogResponse
+        return decode_log(await self._control(address, "Log", request, answer))
 
     async def _control(
         self,

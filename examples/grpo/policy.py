@@ -14,7 +14,8 @@ Weights = dict[str, jax.Array]
 HEADS, KV_HEADS, HEAD, WIDTH, FFW, LAYERS = 4, 2, 16, 64, 128, 2
 EPS, THETA = 1e-5, 10000.0
 CONTROL = ("<|begin|>", "<|end|>")
-VOCAB = 272  # control tokens and bytes, in whole tiles of 16
+SPARE = tuple(f"<|spare_{number}|>" for number in range(14))  # up to whole tiles of 16
+VOCAB = len(CONTROL) + 256 + len(SPARE)  # control tokens, bytes and spare ones
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -75,7 +76,7 @@ def served(weights: Weights) -> Weights:
 
 
 def log_probabilities(weights: Weights, ids: jax.Array) -> jax.Array:
-    """f32[B, T - 1]: the log-probability of each token of i32[B, T] but the first."""
+    """f32[B, T - 1, V]: of every token, behind each of i32[B, T] but the last."""
     hidden = weights["model.embed_tokens.weight"][ids]
     for number in range(LAYERS):
         own = {
@@ -88,8 +89,7 @@ def log_probabilities(weights: Weights, ids: jax.Array) -> jax.Array:
         gate = jax.nn.silu(inner @ own["mlp.gate_proj"].T)
         hidden += (gate * (inner @ own["mlp.up_proj"].T)) @ own["mlp.down_proj"].T
     hidden = _normed(hidden, weights["model.norm.weight"])
-    logits = jax.nn.log_softmax(hidden[:, :-1] @ weights["model.embed_tokens.weight"].T)
-    return jnp.take_along_axis(logits, ids[:, 1:, None], axis=-1)[..., 0]
+    return jax.nn.log_softmax(hidden[:, :-1] @ weights["model.embed_tokens.weight"].T)
 
 
 def _normed(hidden: jax.Array, scale: jax.Array) -> jax.Array:
@@ -154,12 +154,13 @@ def _tokenizer() -> dict[str, Any]:
         "trim_offsets": True,
         "use_regex": True,
     }
+    vocab = {text: id for id, text in enumerate([*CONTROL, *_letters(), *SPARE])}
     flags = ("single_word", "lstrip", "rstrip", "normalized")
     added = [
         {"id": id, "content": text, "special": True, **dict.fromkeys(flags, False)}
-        for id, text in enumerate(CONTROL)
+        for text, id in vocab.items()
+        if text in CONTROL or text in SPARE
     ]
-    vocab = {text: id for id, text in enumerate([*CONTROL, *_letters()])}
     return {
         "version": "1.0",
         "truncation": None,

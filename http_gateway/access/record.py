@@ -21,6 +21,7 @@ class RequestRecord:
     method: str = ""
     arrived_s: float = field(default_factory=time.perf_counter)
     key: str = ""  # name of its key, or the client's address
+    cell_ids: list[str] = field(default_factory=list[str])  # of its answers, at model servers
     model: str = ""  # full name, only of a published model: metrics have it as a label
     prompt_tokens: int = 0
     completion_tokens: int = 0

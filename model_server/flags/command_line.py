@@ -406,8 +406,8 @@ def _add_programs(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         "--keep_programs",
         action=argparse.BooleanOptionalAction,
         default=default.keep_programs,
-        help="on CPUs, with --jax_cache_dir: also keep the programs of each model's last start in "
-        "one file there, which the next start loads without tracing them (default: yes)",
+        help="on CPUs, with --jax_cache_dir: also keep the programs and weights of each model's "
+        "last start there, so that the next one traces and reads nothing (default: yes)",
     )
     flags.add_argument(
         "--strict_compile",

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-_ALIGNMENT = 64  # bytes
+ALIGNMENT = 64  # bytes
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(kind).reshape(shape)
 
 
@@ -25,7 +25,7 @@ def aligned(numbers: np.ndarray, dtype: Any) -> np.ndarray:
     if (
         numbers.dtype == kind
         and numbers.flags.c_contiguous
-        and numbers.ctypes.data % _ALIGNMENT == 0
+        and numbers.ctypes.data % ALIGNMENT == 0
     ):
         return numbers
     out = aligned_empty(numbers.shape, kind)

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 OWN = "own"  # axis over this host's devices
@@ -53,3 +54,10 @@ def parts_of(array: jax.Array) -> jax.Array:
 def full(shape: Sequence[int], value: float, dtype: Any, sharding: Sharding) -> jax.Array:
     parts = jnp.full(shape_beside(shape, sharding), value, dtype, device=beside(sharding))
     return whole(parts, shape, sharding)
+
+
+def zeros_from_host(shape: Sequence[int], dtype: Any, sharding: Sharding) -> jax.Array:
+    """Zeros copied to each device: without a program, for small arrays that calls may donate."""
+    blank = np.zeros(sharding.shard_shape(tuple(shape)), dtype)
+    held = [jax.device_put(blank, each, may_alias=False) for each in sharding.addressable_devices]
+    return jax.make_array_from_single_device_arrays(tuple(shape), sharding, held)

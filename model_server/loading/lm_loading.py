@@ -58,7 +58,7 @@ from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
-from model_server.loading.start_loading import start_programs
+from model_server.loading.start_loading import start_programs, start_weights
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.recipe import Recipe
@@ -177,7 +177,7 @@ class LmLoad(LanguageLoad):
     def _build(self, programs: Programs, report: Report) -> ModelRunner:
         deployment = self.deployment
         weights = partial(read_leaves, seed=self._seed, report=report, spec=self._spec)
-        leaves = weights(deployment, self._checkpoint)
+        leaves = self._kept(partial(weights, deployment, self._checkpoint))
         adapters = adapters_of(deployment, self._config, self._spec)
         how, buckets = (self._checkpoint, self._seed, report), deployment.buckets
         parts = read_parts(deployment, *how, weights, leaves, adapters, buckets)
@@ -195,6 +195,16 @@ class LmLoad(LanguageLoad):
         if self._ready is not None:
             self._ready.tell("steps")
         return runner
+
+    def _kept(self, read: Callable[[], list[jax.Array]]) -> list[jax.Array]:
+        """Return the weights of the last start, or those that are read, kept for the next one."""
+        plan, start = self.deployment, self.start
+        kept = start and start_weights(self._spec, self._checkpoint, plan, start)
+        if kept is None:
+            return read()
+        leaves = kept.leaves(plan.layout, plan.own_weights, read)
+        kept.keep(leaves)
+        return leaves
 
     @property
     def fixed(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -6,6 +6,7 @@ holds such a file, or `memory:NAME` for arrays that this process was given (`GIV
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -23,12 +24,14 @@ from model_server.checkpoints.named_tensors import (
     shared_memory,
 )
 from model_server.checkpoints.roots import local_place
+from model_server.engine.worker import Worker
 from model_server.loading.deployment import Deployment
 from model_server.loading.device_memory import room_now
 from model_server.loading.opening.checkpoint_opener import CheckpointOpener, named
 from model_server.loading.weights import read_weights
 from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.weight import Declaration
+from model_server.sharing.background import give_way
 from sax.errors import CheckpointError, MemoryPlanError
 from sax.format import human_bytes as human
 from sax.types import Progress
@@ -56,10 +59,17 @@ class HostWeights:
     def read(self, key: str, source: str, partial: bool) -> None:
         """Read all weights of a source, or those that it has, and keep them under the key.
 
-        Raises CheckpointError, MemoryPlanError.
+        The work gives way to steps: it is done on a thread of low priority. Raises CheckpointError,
+        MemoryPlanError.
         """
-        with named(source), self._opened(source) as checkpoint:
-            made = self._arrays(checkpoint, partial=partial)
+
+        def work() -> dict[int, jax.Array]:
+            give_way()
+            with named(source), self._opened(source) as checkpoint:
+                return self._arrays(checkpoint, partial=partial)
+
+        context = contextvars.copy_context()  # marks compiles as expected
+        made = Worker.once("new weights", lambda: context.run(work)).result()
         with self._guard:
             self._read[key] = made
 

@@ -1,4 +1,4 @@
-"""Which loads keep their programs for the next start, where, and under which key.
+"""Which loads keep their programs and weights for the next start, where, and under which key.
 
 The key is known without tracing any. It holds more than what can change the programs: a key that
 differs costs a start some seconds, one that does not tell two apart would give wrong answers.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -17,8 +18,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.roots import local_place
+from model_server.checkpoints.split_name import part_names
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
@@ -27,13 +31,18 @@ from model_server.engine.versions import versions
 from model_server.islands.proxy_backend import is_proxied
 from model_server.kernels.cpu import native
 from model_server.loading.deployment import Deployment
+from model_server.loading.weights import place
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Declaration
-from model_server.programs.last_start import file_of
+from model_server.programs.last_start import file_of, mark_used
+from model_server.programs.last_weights import SUFFIX, map_weights, write_weights
 from model_server.programs.manifest import flat
 from model_server.programs.start_programs import StartPrograms
 from model_server.programs.surroundings import digest_of, keys_of
+from sax.errors import CheckpointError
 from sax.types import ModelSpec
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = "starts"
 _LIBRARIES = ("flax", "numpy", "ml_dtypes")  # beside jax, that tracing runs through
@@ -86,6 +95,80 @@ def _is_alone(deployment: Deployment) -> bool:
     here = deployment.layout.platform == "cpu" and jax.process_count() == 1 and not is_proxied()
     plain = deployment.draft is None and deployment.encoder is None and deployment.stage is None
     return here and plain
+
+
+class StartWeights:
+    """The weights of a model's last start, mapped, or those that a load reads, kept for the next.
+
+    Only weights that a checkpoint on this machine holds and one device takes.
+    """
+
+    def __init__(self, source: Path, key: str, path: Path, model: str) -> None:
+        """key: of what the weights depend on but the files at `source`. model: for the log."""
+        self._source = source
+        self._key = key
+        self._path = path
+        self._model = model
+        self._was = self._whole_key()
+        self._are_kept = False
+
+    def leaves(
+        self, layout: Layout, declared: Sequence[Declaration], read: Callable[[], list[jax.Array]]
+    ) -> list[jax.Array]:
+        """Return the leaves of the declared weights; `read` reads them from the checkpoint."""
+        arrays = self._mapped()
+        leaves = [leaf for weight in declared for leaf in weight.leaves]
+        if arrays is None or [each.shape for each in arrays] != [each.shape for each in leaves]:
+            return read()
+        self._are_kept = True
+        mark_used(self._path)
+        logger.info("%s: its weights are mapped from %s", self._model, self._path)
+        pairs = zip(leaves, arrays, strict=True)
+        return [place(leaf, layout, lambda _, held=held: held) for leaf, held in pairs]
+
+    def keep(self, leaves: Sequence[jax.Array]) -> None:
+        """Keep what was read for the next start, unless the files have changed meanwhile."""
+        if self._are_kept or self._whole_key() != self._was:
+            return
+        try:
+            if not write_weights(self._path, self._was, [np.asarray(each) for each in leaves]):
+                logger.info("%s: its weights are not kept: the disk is nearly full", self._model)
+        except (CheckpointError, OSError) as exc:
+            logger.warning("%s: its weights are not kept: %s", self._model, exc)
+
+    def _mapped(self) -> list[np.ndarray] | None:
+        try:
+            return map_weights(self._path, self._was)
+        except CheckpointError as exc:
+            logger.warning("%s: reading its weights: %s", self._model, exc.text)
+            return None
+
+    def _whole_key(self) -> str:
+        return _digest((self._key, *_files(self._source)))
+
+
+def start_weights(
+    spec: ModelSpec, checkpoint: Checkpoint | None, deployment: Deployment, start: StartPrograms
+) -> StartWeights | None:
+    """Return the source of a model's weights; None: they are not kept.
+
+    start: that of its programs, which depend on whatever changes how weights lie in memory.
+    """
+    source = local_place(spec.checkpoint)
+    adapts = any(each.low_rank is not None for each in deployment.blueprint.declarations)
+    if checkpoint is None or source is None or adapts or deployment.layout.mesh.size > 1:
+        return None
+    return StartWeights(source, start.key, start.path.with_suffix(SUFFIX), spec.model_id)
+
+
+def _files(source: Path) -> Iterator[str]:
+    """Yield what tells each file of a checkpoint from one that was written later."""
+    parts = part_names(source.name) or [source.name]
+    paths = source.rglob("*") if source.is_dir() else map(source.with_name, parts)
+    for path in sorted(paths):
+        if path.is_file():
+            at = path.stat()
+            yield f"{path} {at.st_dev} {at.st_ino} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns}"
 
 
 class StartKey(NamedTuple):

@@ -13,6 +13,7 @@ import contextvars
 import functools
 import math
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,11 +26,11 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit, region_shape, whole
-from model_server.kernels.aligned import aligned, aligned_empty
+from model_server.kernels.aligned import ALIGNMENT, aligned, aligned_empty
 from model_server.kernels.cpu.tiles import ROWS
 from model_server.models.weights.quantization import has_transposed, quantize, refined
 from model_server.models.weights.sharding import Layout, own_device
-from model_server.models.weights.source import RegionPiece
+from model_server.models.weights.source import Empty, RegionPiece
 from model_server.models.weights.tiled import lay_out
 from model_server.models.weights.weight import Declaration, Leaf
 from sax.errors import CheckpointError
@@ -39,6 +40,47 @@ _QUANTISED_BAND = 64 * 1024  # numbers quantised at once
 _ALONE = 32  # fewer bands than this are not worth threads
 _THREADS = 8  # more would need more memory for their bands
 _PARTS = ("values", "scales", "offsets")
+_BLOCK = 64 * 2**20  # bytes; numpy asks for large pages from 4 MiB on
+
+
+class WeightMemory:
+    """Memory for weights, cut from blocks. Thread-safe.
+
+    The system takes four times as long to hand out small pages as large ones, and longer than it
+    takes to fill them. A block is freed with the last of its arrays; until then
+    `sharing.freeing` gives back the pages of each.
+    """
+
+    def __init__(self) -> None:
+        self._left = np.empty(0, np.uint8)
+        self._guard = threading.Lock()
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """As `aligned_empty`."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        if size > _BLOCK // 2:
+            return aligned_empty(shape, kind)
+        with self._guard:
+            if self._left.nbytes < size:
+                self._left = aligned_empty((_BLOCK,), np.uint8)
+            taken, self._left = self._left[:size], self._left[-(-size // ALIGNMENT) * ALIGNMENT :]
+        return taken.view(kind).reshape(shape)
+
+
+class BandMemory(threading.local):
+    """Memory for one band of a weight at a time in each thread, which the next one overwrites."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, np.uint8)
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """As `aligned_empty`."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        if self._held.nbytes < size:
+            self._held = aligned_empty((size,), np.uint8)
+        return self._held[:size].view(kind).reshape(shape)
 
 
 def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> jax.Array:
@@ -70,14 +112,18 @@ def _band_height(weight: Declaration) -> int:
 
 
 def placed_in_tiles(
-    weight: Declaration, layout: Layout, reader: Callable[[], Callable[[Leaf, Region], np.ndarray]]
+    weight: Declaration,
+    layout: Layout,
+    reader: Callable[[], Callable[[Leaf, Region], np.ndarray]],
+    empty: Empty = aligned_empty,
 ) -> list[jax.Array]:
     """Read a weight band by band, lay out each in tiles and place them.
 
     reader: makes what reads the leaves as they are stored; it may keep what it has read.
+    empty: makes the arrays for the tiles.
     """
     count, rows_of_each = weight.shape[0], math.prod(weight.shape[1:-1])
-    made = {leaf.part: aligned_empty(leaf.shape, leaf.dtype) for leaf in weight.leaves}
+    made = {leaf.part: empty(leaf.shape, leaf.dtype) for leaf in weight.leaves}
     height = _band_height(weight)
     for first in range(0, count, height):
         band, read = slice(first, min(first + height, count)), reader()
@@ -152,10 +198,12 @@ def read_weights(
         raise CheckpointError(found)
     checkpoint = with_whole_names(checkpoint, _names(declared))
     over = layout or own_device()
+    memory, bands = WeightMemory(), BandMemory()
 
     def read_one(weight: Declaration) -> list[jax.Array]:
         if weight.is_tiled:
-            return placed_in_tiles(weight, over, lambda: _reader(weight, checkpoint))
+            reader = functools.partial(_reader, weight, checkpoint, bands.empty)
+            return placed_in_tiles(weight, over, reader, memory.empty)
         read = _reader(weight, checkpoint)
         placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(placed)  # so that the host copy is freed
@@ -246,12 +294,14 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
     return lambda weights: len(weights) <= AHEAD and sum(map(beside, weights)) <= limit
 
 
-def _reader(weight: Declaration, checkpoint: Checkpoint) -> Callable[[Leaf, Region], np.ndarray]:
+def _reader(
+    weight: Declaration, checkpoint: Checkpoint, empty: Empty = aligned_empty
+) -> Callable[[Leaf, Region], np.ndarray]:
     if weight.low_rank is not None:
         return lambda leaf, region: np.zeros(region_shape(region), leaf.dtype)
     if weight.packing is not None:
         return PackedReader(weight, weight.packing, checkpoint).read
-    return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype)
+    return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype, empty)
 
 
 class PackedReader:

@@ -10,8 +10,8 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -50,7 +50,7 @@ def read_start(path: Path) -> LastStart:
     Raises CheckpointError for a file that is damaged, or that others than its user could write.
     """
     try:
-        _check_private(path.parent)
+        check_private(path.parent)
         body = path.read_bytes()
     except FileNotFoundError:
         return LastStart()
@@ -68,15 +68,22 @@ def read_start(path: Path) -> LastStart:
 def write_start(path: Path, start: LastStart) -> None:
     """Replace a file; its folder is made if it is missing. Raises CheckpointError, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_private(path.parent)
+    check_private(path.parent)
     rest = msgspec.msgpack.encode(start)
-    staged = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with staged(path) as place:
+        place.write_bytes(_MAGIC + hashlib.sha256(rest).digest() + rest)
+    remove_oldest(path.parent, _SUFFIX, _MOST_FILES)
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Give the place where to write a file, which replaces the one at the path at the end."""
+    place = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        staged.write_bytes(_MAGIC + hashlib.sha256(rest).digest() + rest)
-        staged.replace(path)
+        yield place
+        place.replace(path)
     finally:
-        staged.unlink(missing_ok=True)
-    _remove_oldest(path.parent)
+        place.unlink(missing_ok=True)
 
 
 def mark_used(path: Path) -> None:
@@ -85,7 +92,7 @@ def mark_used(path: Path) -> None:
         os.utime(path)
 
 
-def _check_private(folder: Path) -> None:
+def check_private(folder: Path) -> None:
     """Raise CheckpointError if another user can write there: programs are code."""
     found = folder.stat()
     own = found.st_uid in (os.geteuid(), 0)
@@ -96,9 +103,9 @@ def _check_private(folder: Path) -> None:
         )
 
 
-def _remove_oldest(folder: Path) -> None:
-    """Leave the files that were used last."""
+def remove_oldest(folder: Path, suffix: str, most: int) -> None:
+    """Leave the files with this suffix that were used last."""
     with suppress(OSError):
-        files = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime)
-        for path in files[:-_MOST_FILES]:
+        files = sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
+        for path in files[:-most]:
             path.unlink(missing_ok=True)

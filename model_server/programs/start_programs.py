@@ -39,8 +39,8 @@ class StartPrograms:
     ) -> None:
         """key: of all that the programs depend on. names: of those to keep; others, and a second
         one of a name, come from `programs`. model: for the log."""
-        self._path = path
-        self._key = key
+        self.path = path
+        self.key = key
         self._programs = programs
         self._model = model
         self._lock = threading.Lock()
@@ -76,26 +76,26 @@ class StartPrograms:
 
     @property
     def _is_the_last(self) -> bool:
-        return self._key == self._last.key and not self._compiled
+        return self.key == self._last.key and not self._compiled
 
     def keep(self, seconds: Sequence[float]) -> None:
         """Keep these programs for the next start, and what steps take; once all have run."""
         if self._unfit:
-            logger.warning("%s: compiled again: %s", self._path, self._unfit)
+            logger.warning("%s: compiled again: %s", self.path, self._unfit)
         measured = self._last.measured + 1 if self.seconds else 1
         if self.is_measured:
-            mark_used(self._path)
-        elif not self._write(LastStart(self._key, self._made, tuple(seconds), measured)):
+            mark_used(self.path)
+        elif not self._write(LastStart(self.key, self._made, tuple(seconds), measured)):
             return
         logger.info(
             "%s: of %d programs %d were loaded, as its last start left them in %s, %d compiled",
-            *(self._model, self._asked, self._asked - self._compiled, self._path, self._compiled),
+            *(self._model, self._asked, self._asked - self._compiled, self.path, self._compiled),
         )
         self._last, self._by_text, self._made = LastStart(), {}, {}  # some megabytes
 
     def _write(self, start: LastStart) -> bool:
         try:
-            write_start(self._path, start)
+            write_start(self.path, start)
         except (CheckpointError, OSError) as exc:
             logger.warning("%s: its programs are not kept: %s", self._model, exc)
             return False
@@ -103,13 +103,13 @@ class StartPrograms:
 
     def _read(self) -> LastStart:
         try:
-            return read_start(self._path)
+            return read_start(self.path)
         except CheckpointError as exc:
             logger.warning("%s: compiling its programs: %s", self._model, exc.text)
             return LastStart()
 
     def _named(self, name: str) -> Any:
-        if self._key != self._last.key:
+        if self.key != self._last.key:
             return None
         return self._loaded(name, self._last.programs.get(name))
 

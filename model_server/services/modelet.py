@@ -30,11 +30,13 @@ from sax.errors import (
     Unavailable,
     UnsupportedParameter,
 )
+from sax.flags.last_lines import last_lines
 from sax.format import quoted, shortened
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import control_pb2, control_pb2_grpc, modelet_pb2, modelet_pb2_grpc
 from sax.types import ModelSpec, ServerStatus
 from sax.wire.models import decode_load
+from sax.wire.records import encode_log
 from sax.wire.servers import encode_status
 from sax.wire.weights import decode_weights, encode_replica
 
@@ -353,6 +355,11 @@ class ControlService(control_pb2_grpc.ControlServicer):
         if self._servables is None:
             raise Unavailable("this server has no models")
         return encode_replica(await self._servables.change_weights(change))
+
+    async def Log(self, request: Any, context: Any) -> control_pb2.LogResponse:
+        """Return the last lines that this process logged; other hosts of its gang keep theirs."""
+        self._check_admin("read the log")
+        return encode_log(last_lines())
 
     async def _pinned(self, checkpoint: str) -> str:
         """Ask within a limit: a name server may take very long. Raises CheckpointError."""

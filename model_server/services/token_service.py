@@ -41,6 +41,18 @@ class TokenService(TokenStreams, tokens_pb2_grpc.TokenServiceServicer):
         super().__init__(handler, authentication)
         self._embeddings = embeddings
 
+    async def Phases(self, request: Any, context: Any) -> tokens_pb2.PhasesResponse:
+        """Tell how far these requests are; what is over, or never was here, is left out."""
+        asked = set(request.request_ids)
+        running = (each for stream in self._open for each in stream.running)
+        return tokens_pb2.PhasesResponse(
+            requests=[
+                tokens_pb2.RequestPhase(request_id=each.request_id, phase=each.phase)
+                for each in running
+                if each.request_id in asked
+            ]
+        )
+
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
         check_tokenize(request)
         model_id, prompt, special, chat = decode_tokenize(request)

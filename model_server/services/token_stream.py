@@ -56,18 +56,18 @@ class TokenStream:
             raise InvalidRequest(f"request {id} is already running: use unique ids", param="id")
         self._requests[id] = None
         try:
-            running = self._handler.start(request, self._method, lambda chunk: self._put(id, chunk))
+            running = self._handler.start(request, self._method, lambda chunk: self.put(id, chunk))
         except SaxError as error:
-            self._put(id, error)
+            self.put(id, error)
         except BaseException:
             del self._requests[id]
             raise
         else:
             self._requests[id] = running
 
-    def fail(self, id: int, error: SaxError) -> None:
-        """Report an error for a request that could not be decoded."""
-        self._put(id, error)
+    @property
+    def running(self) -> list[RunningRequest]:
+        return [each for each in self._requests.values() if each is not None]
 
     def cancel(self, id: int) -> None:
         """Cancel a request; a no-op if it is over or unknown."""
@@ -102,13 +102,13 @@ class TokenStream:
 
     def close(self) -> None:
         """Cancel everything that runs: the caller is gone."""
-        for running in self._requests.values():
-            if running is not None:
-                running.cancel()
+        for running in self.running:
+            running.cancel()
         self._requests.clear()
         self.end()
 
-    def _put(self, id: int, chunk: TokenChunk | SaxError) -> None:
+    def put(self, id: int, chunk: TokenChunk | SaxError) -> None:
+        """Have the next `take` return this; an error or a finish reason ends the request."""
         if isinstance(chunk, SaxError) or chunk.finish_reason is not None:
             self._requests.pop(id, None)
         self._collect(id, chunk)
@@ -218,6 +218,6 @@ def _start(
         check_generate(message)
         question = decode_generate(message, sender.account)
     except SaxError as error:
-        stream.fail(message.id, error)
+        stream.put(message.id, error)
     else:
         stream.start(message.id, question)

@@ -159,7 +159,7 @@ class _RemoteRequest:
     async def _go(self) -> None:
         handoff = await self._ticket()
         if handoff is None:
-            self._running.submit_reserved(self._submission)
+            self._running.submit(self._submission)
             return
         assert handoff.first.token is not None
         ahead = replace(self._submission, answer=(handoff.first.token,))
@@ -168,10 +168,10 @@ class _RemoteRequest:
         if self._running.over:
             return
         if not await self._fetched(handoff):
-            self._running.submit_reserved(ahead)
+            self._running.submit(ahead)
             return
         token, runner = handoff.first.token, self._disaggregation.runner
-        self._running.submit_reserved(
+        self._running.submit(
             replace(ahead, computed=True),
             announce=lambda sequence: runner.expect_import(sequence, self._key, token),
         )

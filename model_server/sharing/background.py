@@ -1,4 +1,4 @@
-"""Threads that compile give way to those that serve.
+"""Threads that compile, or read new weights, give way to those that serve.
 
 XLA:CPU compiles on threads of its own, so that a load would take turns with the steps of models
 that are being served. They start with the first program that is compiled, long after those that run
@@ -34,9 +34,19 @@ def lower_compilers() -> int:
     _compile_one()
     found = _threads() - before - {thread.native_id for thread in threading.enumerate()}
     for thread in found:
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
+        _lower(thread)
     logger.info("%d threads of the compiler have a lower priority", len(found))
     return len(found)
+
+
+def give_way() -> None:
+    """Lower the priority of the calling thread, and of those it starts from now on; on Linux."""
+    if _TASKS.is_dir():
+        _lower(threading.get_native_id())
+
+
+def _lower(thread: int) -> None:
+    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
 
 
 def _compile_one() -> None:

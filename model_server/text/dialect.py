@@ -85,7 +85,9 @@ def dialect_of(
     found = learnt or (HERMES if generic else form_by_words(source))
     told, form = _told(source, tools, found)
     if reasoning is None:
-        reasoning = ReasoningParser.THINK if thoughts or THINK[0] in source else "none"
+        # DeepSeek's first R1 names the closing mark only: it leaves out what comes before it.
+        named = any(mark in source for mark in THINK)
+        reasoning = ReasoningParser.THINK if thoughts or named else "none"
         if told == ToolParser.GPT_OSS:
             reasoning, thoughts = ReasoningParser.GPT_OSS, None
     generic = generic and form is not None

@@ -13,8 +13,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-import grpc
+from typing import TYPE_CHECKING
 
 from sax.errors import (
     AdminUnavailable,
@@ -24,6 +23,9 @@ from sax.errors import (
     Unauthenticated,
 )
 from sax.tracing import trace_context
+
+if TYPE_CHECKING:
+    import grpc
 
 TOKEN_VARIABLE = "SAX_TOKEN"
 TOKEN_FILE_VARIABLE = "SAX_TOKEN_FILE"
@@ -92,6 +94,8 @@ class Credentials:
                 f"{CERT_VARIABLE} and {KEY_VARIABLE} go together: set both or neither",
                 param=KEY_VARIABLE if self.tls_cert else CERT_VARIABLE,
             )
+        import grpc  # whoever calls has it; the command line reads this module without
+
         return grpc.ssl_channel_credentials(
             read_pem(self.tls_ca, CA_VARIABLE),
             read_pem(self.tls_key, KEY_VARIABLE) if self.tls_key else None,

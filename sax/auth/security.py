@@ -8,16 +8,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
-
-import grpc
-import grpc.aio
+from typing import TYPE_CHECKING, Any
 
 from sax.auth.acl import Acl, parse_acl
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import read_pem
 from sax.auth.token_source import TOKENS_VARIABLE, both_given, token_source, tokens_given
 from sax.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import grpc.aio
 
 CLOSING_FLAGS = "--tokens FILE (or --tls_cert, --tls_key and --tls_ca) and --admin_acl NAMES"
 
@@ -84,6 +84,8 @@ class Security:
         """Raises RuntimeError for a taken port, InvalidRequest for unusable certificate files."""
         if not self.tls_cert:
             return server.add_insecure_port(address)
+        import grpc  # servers have it; the command line reads this module without
+
         pair = (read_pem(self.tls_key, "tls_key"), read_pem(self.tls_cert, "tls_cert"))
         authority = read_pem(self.tls_ca, "tls_ca") if self.tls_ca else None
         credentials = grpc.ssl_server_credentials([pair], authority, authority is not None)

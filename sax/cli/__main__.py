@@ -1,5 +1,5 @@
 """`python -m sax.cli`: the `sax` command where no console script is installed."""
 
-from sax.cli.main import main
+from sax.cli.start import main
 
 main()

@@ -1,9 +1,8 @@
-"""Printers of answers: Markdown on a terminal, and answers that may call tools."""
+"""Prints answers on a terminal as Markdown."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -12,15 +11,10 @@ from rich.markdown import Markdown
 from rich.text import Text
 from rich.theme import Theme
 
-from sax.chat import AnswerFormat, Message
-from sax.command import printable, say
-from sax.dialects.answer_parser import AnswerParser
-from sax.dialects.events import AnswerEvent, CollectedAnswer, ContentDelta, ReasoningDelta
-from sax.types import TokenChunk
+from sax.command import printable
 
 # Without rich's black ground, which a light terminal shows.
 _THEME = Theme({"markdown.code": "cyan", "markdown.code_block": "cyan"})
-_GENERIC = "this model's template knows no tools: they are told in sax's own form"
 
 
 class MarkdownText:
@@ -103,65 +97,3 @@ class MarkdownText:
         self._printed = True
         # A link of OSC 8 would hide where it leads.
         self._console.print(Markdown(text, hyperlinks=False))
-
-
-class DividedPrinter:
-    def __init__(
-        self,
-        tools: Collection[str],
-        parts: list[str],
-        write: Callable[[str], None],
-        reason: Callable[[str], None],
-        *,
-        stream: bool,
-    ) -> None:
-        """parts: the pieces of the text are added. write, reason: show a piece of the answer, and
-        of the reasoning before it."""
-        self._tools = tools
-        self._write = write
-        self._reason = reason
-        self._parts = parts
-        self._stream = stream
-        self._said = CollectedAnswer()
-        self._parser: AnswerParser | None = None
-        self.finish_reason: str | None = None
-
-    def print(self, chunks: Iterable[TokenChunk]) -> None:
-        for chunk in chunks:
-            if self._parser is None:
-                self._parser = AnswerParser(_format(chunk), self._tools)
-            self._take(self._parser.push(chunk.text))
-            self.finish_reason = chunk.finish_reason
-        if self._parser is not None:
-            self._take(self._parser.finish())
-        if not self._stream:
-            self._write("".join(self._parts))
-
-    @property
-    def is_call_alone(self) -> bool:
-        """True for calls without a text."""
-        return bool(self._said.calls) and not self._parts
-
-    def message(self) -> Message:
-        return self._said.message()
-
-    def _take(self, events: list[AnswerEvent]) -> None:
-        self._said.add(events)
-        for event in events:
-            match event:
-                case ContentDelta(text):
-                    self._parts.append(text)
-                    if self._stream:
-                        self._write(text)
-                case ReasoningDelta(text):
-                    self._reason(text)
-                case _:
-                    pass
-
-
-def _format(chunk: TokenChunk) -> AnswerFormat:
-    """Return the form of an answer that begins with a chunk, and say if it is sax's own."""
-    format = chunk.answer_format or AnswerFormat()
-    if format.generic:
-        say(_GENERIC)
-    return format

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from sax.chat import Tool, ToolCall, ToolChoice
+from msgspec.structs import replace as replace_field
+
+from sax.chat import AnswerFormat, ReasoningParser, Tool, ToolCall, ToolChoice
 from sax.cli.image_files import with_images
-from sax.client import Client
 from sax.command import CommandResult, printable, say
+from sax.dialects.answer_parser import AnswerParser
+from sax.dialects.events import AnswerEvent, CollectedAnswer, ContentDelta, ReasoningDelta
 from sax.errors import SaxError
 from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 try:
     import termios
@@ -26,6 +32,7 @@ except ImportError:  # Windows
     termios = None
 
 MOST_ROUNDS = 16  # of one answer, with calls between them
+_GENERIC = "this model's template knows no tools: they are told in sax's own form"
 
 
 class CallTools(Protocol):
@@ -134,13 +141,8 @@ class Conversation:
             timeout_s=self.timeout_s,
             session=self.session,
         )
-        if self.tools is None:
-            chunks = self._kept(self.client.generate(request))
-            print_answer(chunks, stream=self.stream, parts=parts, shown=self._shown())
-            return Message("assistant", "".join(parts))
-        chat = replace(choice, tools=self.tools.tools, divided=True)
-        from sax.cli.answer_printer import DividedPrinter  # not felt at the start of others
-
+        tools = () if self.tools is None else self.tools.tools
+        chat = replace(choice, tools=tools, divided=True)
         with unseen_keys(), self._shown() as text:
             answer = DividedPrinter(
                 chat.callable_tools, parts, text.write, text.reason, stream=self.stream
@@ -159,17 +161,10 @@ class Conversation:
             yield self._last
 
 
-def print_answer(
-    chunks: Iterable[TokenChunk],
-    *,
-    stream: bool,
-    parts: list[str] | None = None,
-    shown: AnswerText | None = None,
-) -> None:
-    """Print a stream and a newline on stdout, and say if it was cut; add its texts to `parts` as
-    they come. shown: prints the texts; plainly by default, since a completion is no Markdown."""
-    texts, finish_reason = [] if parts is None else parts, None
-    with unseen_keys(), shown or PlainText() as shown:
+def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> None:
+    """Print a completion and a newline on stdout, and say if it was cut."""
+    texts, finish_reason = list[str](), None
+    with unseen_keys(), PlainText() as shown:
         for chunk in chunks:
             texts.append(chunk.text)
             finish_reason = chunk.finish_reason
@@ -251,6 +246,74 @@ class UnseenText(PlainText):
     def reason(self, text: str) -> None: ...
 
     def end(self) -> None: ...
+
+
+class DividedPrinter:
+    """Shows an answer in its parts as it comes: reasoning, text, and calls of tools."""
+
+    def __init__(
+        self,
+        tools: Collection[str],
+        parts: list[str],
+        write: Callable[[str], None],
+        reason: Callable[[str], None],
+        *,
+        stream: bool,
+    ) -> None:
+        """parts: the pieces of the text are added. write, reason: show a piece of the answer, and
+        of the reasoning before it."""
+        self._tools = tools
+        self._write = write
+        self._reason = reason
+        self._parts = parts
+        self._stream = stream
+        self._said = CollectedAnswer()
+        self._parser: AnswerParser | None = None
+        self.finish_reason: str | None = None
+
+    def print(self, chunks: Iterable[TokenChunk]) -> None:
+        for chunk in chunks:
+            if self._parser is None:
+                self._parser = AnswerParser(_format(chunk), self._tools)
+            self._take(self._parser.push(chunk.text))
+            self.finish_reason = chunk.finish_reason
+        if self._parser is not None:
+            self._take(self._parser.finish())
+        if not self._stream:
+            self._write("".join(self._parts))
+
+    @property
+    def is_call_alone(self) -> bool:
+        """True for calls without a text."""
+        return bool(self._said.calls) and not self._parts
+
+    def message(self) -> Message:
+        return self._said.message()
+
+    def _take(self, events: list[AnswerEvent]) -> None:
+        self._said.add(events)
+        for event in events:
+            match event:
+                case ContentDelta(text):
+                    self._parts.append(text)
+                    if self._stream:
+                        self._write(text)
+                case ReasoningDelta(text):
+                    self._reason(text)
+                case _:
+                    pass
+
+
+def _format(chunk: TokenChunk) -> AnswerFormat:
+    """Return the form of an answer that begins with a chunk, and say if it is sax's own.
+
+    A model whose template knows no reasoning may have learnt to write `<think>` all the same.
+    """
+    format = chunk.answer_format or AnswerFormat()
+    if format.generic:
+        say(_GENERIC)
+    known = format.reasoning != ReasoningParser.NONE
+    return format if known else replace_field(format, reasoning=ReasoningParser.THINK)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from sax.command import FAILED, WRONG, expect_json, fail, tell, wants_json
 from sax.errors import AdminUnavailable, Internal, InvalidRequest, SaxError
 
 INTERRUPTED = 130
-_ADMIN = "--admin"
+ADMIN_OPTION = "--admin"
 DEBUG_VARIABLE = "SAX_DEBUG"
 
 
@@ -63,9 +63,9 @@ def admin_first(args: Sequence[str]) -> list[str]:
     kept: list[str] = []
     words = iter(args[:end])
     for word in words:
-        if word == _ADMIN:
+        if word == ADMIN_OPTION:
             moved += [word, *islice(words, 1)]
-        elif word.startswith(f"{_ADMIN}="):
+        elif word.startswith(f"{ADMIN_OPTION}="):
             moved.append(word)
         else:
             kept.append(word)

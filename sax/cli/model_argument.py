@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sax.cli.terminal import admin_of, open_client
-from sax.client import Client
+from sax.cli.terminal import admin_of, client_at, open_client
 from sax.errors import InvalidName, ModelNotFound, SaxError
 from sax.format import listing, quoted
 from sax.names import ModelId, nearest
@@ -73,7 +72,7 @@ def _address(ctx: typer.Context) -> str | None:
 
 
 def _published(admin: str | None) -> list[str]:
-    with Client(admin) as client:
+    with client_at(admin) as client:
         return [each.spec.model_id for each in client.list_all(timeout_s=_COMPLETE_S)]
 
 

@@ -10,7 +10,6 @@ from sax.command import parse_overrides, say
 from sax.errors import InvalidRequest
 from sax.format import quoted
 from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
-from sax.overrides.saxml_overrides import override_warnings
 from sax.references import parse_reference
 
 
@@ -48,6 +47,8 @@ def parse_publication(words: Sequence[str], cell: str = "") -> Publication:
 
 def warn_of(published: Publication) -> None:
     """Print a line for each override without effect, as `sax ls` shows it from now on."""
+    from sax.overrides.saxml_overrides import override_warnings
+
     for warning in override_warnings(published.model_path, published.overrides):
         say(f"warning: {warning}")
 

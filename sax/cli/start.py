@@ -1,17 +1,26 @@
-"""The entry point of the command `sax`: `--version` is answered without loading the commands."""
+"""The entry point of the command `sax`, which loads what the line needs and no more."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
 
 
 def main() -> None:
-    if sys.argv[1:] != ["--version"]:
-        from sax.cli.main import main as run
-
-        run()
+    if sys.argv[1:] == ["--version"]:
+        _tell_version()
         return
+    from sax.cli.command_line import alone, command_line, run
+
+    if name := alone(sys.argv[1:]):
+        run(command_line(name))
+    from sax.cli.main import app
+
+    run(app)
+
+
+def _tell_version() -> None:
+    from importlib.metadata import entry_points
+
     from sax.cli.installation import installation
 
     for point in entry_points(group="sax.commands", name="model-server"):

@@ -179,6 +179,7 @@ class Client:
     rollback = _blocking(AsyncClient.rollback)
     versions = _blocking(AsyncClient.versions)
     events = _blocking(AsyncClient.events)
+    log = _blocking(AsyncClient.log)
     list = _blocking(AsyncClient.list)
     list_all = _blocking(AsyncClient.list_all)
     cell_acl = _blocking(AsyncClient.cell_acl)
@@ -193,6 +194,7 @@ class Client:
     # Requests
     generate = _iterating(AsyncClient.generate)
     generate_to = _blocking(AsyncClient.generate_to)  # the sink runs on the client's thread
+    phases = _blocking(AsyncClient.phases)
     tokenize = _blocking(AsyncClient.tokenize)
     tokenize_texts = _blocking(AsyncClient.tokenize_texts)
     detokenize = _blocking(AsyncClient.detokenize)

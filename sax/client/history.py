@@ -1,4 +1,4 @@
-"""Client of the Cell service: a model's versions, canaries, rollback, and the event log."""
+"""Client of the Cell service: a model's versions, canaries, rollback, events, servers' logs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 
 from sax.client.admin import Admin
 from sax.errors import InvalidRequest, StaleRevision
+from sax.flags.last_lines import LogLine
 from sax.format import quoted
 from sax.names import ModelId
-from sax.proto import cell_pb2
+from sax.proto import cell_pb2, control_pb2
 from sax.types import Event, Version
-from sax.wire.records import decode_event, decode_version
+from sax.wire.records import decode_event, decode_log, decode_version
 
 _VERSION = re.compile("[0-9a-f]{32}")
 _ATTEMPTS = 8  # each fails only because another client's change succeeded
@@ -21,7 +22,7 @@ _PAUSE_S = 0.05
 
 
 class HistoryCalls:
-    """Mixin: calls about versions, canaries and events, all on the admin."""
+    """Mixin: calls about versions, canaries, events and logs, all on the admin."""
 
     _admin: Admin
 
@@ -87,6 +88,15 @@ class HistoryCalls:
         answer = cell_pb2.EventsResponse
         reply = await self._admin.read("Cell/Events", request, answer, timeout_s)
         return [decode_event(event) for event in reply.events]
+
+    async def log(self, server: str = "", *, timeout_s: float | None = None) -> list[LogLine]:
+        """Return the last lines that a server logged, the newest last.
+
+        server: host:port of a model server that has joined; "": the admin server that leads. Raises
+        NotFound, PermissionDenied to all but operators of the cell, ReplicaLost.
+        """
+        request, answer = control_pb2.LogRequest(server=server), control_pb2.LogResponse
+        return decode_log(await self._admin.read("Cell/Log", request, answer, timeout_s))
 
 
 async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:

@@ -42,7 +42,7 @@ class Locator:
         """`explain` returns the error for a model id that has no usable replica. `preferred` is the
         host:port of the replica to try first, as the admin lists it."""
         self._patience = patience or RetryLimits()
-        self._replicas = Replicas(source, explain, self._patience.most_held, preferred)
+        self.replicas = Replicas(source, explain, self._patience.most_held, preferred)
         self._suspects = Suspects()
 
     async def generate(
@@ -58,7 +58,7 @@ class Locator:
         affinity = _affinity(request)
         while True:
             async with self._suspects.turn(attempts) as answer.heard:
-                replica = await self._replicas.best(model_id, attempts, ANY_ROUTE, affinity)
+                replica = await self.replicas.best(model_id, attempts, ANY_ROUTE, affinity)
                 chunks = replica.generate(answer.rest, attempts.left_s)
                 try:
                     async with aclosing(chunks):
@@ -106,7 +106,7 @@ class Locator:
             async with self._suspects.turn(attempts) as heard:
                 if answer is not None:
                     answer.heard = heard
-                replica = await self._replicas.best(model_id, attempts, route, affinity)
+                replica = await self.replicas.best(model_id, attempts, route, affinity)
                 try:
                     answered = await ask(replica, attempts.left_s)
                 except SaxError as error:
@@ -118,7 +118,7 @@ class Locator:
 
     async def close(self) -> None:
         """Close all connections; requests in progress fail with Cancelled."""
-        await self._replicas.close()
+        await self.replicas.close()
 
     def _begin(
         self,
@@ -138,7 +138,7 @@ class Locator:
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError
     ) -> None:
         if isinstance(error, NotLoaded | ReplicaLost):
-            self._replicas.doubt(model_id, replica.address)
+            self.replicas.doubt(model_id, replica.address)
         attempts.failed(replica.address, error)
 
 

@@ -273,6 +273,11 @@ class Replicas:
         self._recent = RecentReplicas()
         self._swept_at = float("-inf")
 
+    @property
+    def busy(self) -> list[ModelServerConnection]:
+        """Connections whose answers requests wait for."""
+        return [each for each in self._connections.values() if each.outstanding]
+
     async def close(self) -> None:
         """Close all connections; requests in progress fail with Cancelled."""
         await self._holding.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
 from google.protobuf.message import Message as Protobuf
 
+from sax.activity import SERVED_PHASES, ServedPhase
 from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
@@ -47,6 +49,7 @@ from sax.wire.prompts import encode_detokenize, encode_tokenize
 from sax.wire.services import Reply, RpcMethod
 from sax.wire.transcripts import decode_part, encode_transcribe
 
+_PHASES = "/sax.tokens.TokenService/Phases"
 _TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
 _DETOKENIZE = RpcMethod("/sax.tokens.TokenService/Detokenize", tokens_pb2.DetokenizeResponse)
 _EMBED = RpcMethod("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
@@ -80,6 +83,22 @@ class RequestCalls:
         """`generate` by callback, at less than half the cost per token: `sink` gets each chunk as
         it arrives and must not block. Cancelling this task cancels the answer on the server."""
         await self._locator.generate_to(request, sink, timeout_s)
+
+    async def phases(
+        self, request_ids: Sequence[str], timeout_s: float = 1.0
+    ) -> dict[str, ServedPhase]:
+        """Return how far requests of this client are, by their `request_id`.
+
+        Those that are over, or whose server does not tell in time, are left out.
+        """
+        request = tokens_pb2.PhasesRequest(request_ids=request_ids)
+        reply = tokens_pb2.PhasesResponse
+        servers = self._locator.replicas.busy if request_ids else []
+        asked = (each.call(_PHASES, request, reply, timeout_s) for each in servers)
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        told = [one for each in replies if isinstance(each, reply) for one in each.requests]
+        known = {phase: phase for phase in SERVED_PHASES}
+        return {one.request_id: known[one.phase] for one in told if one.phase in known}
 
     async def tokenize(
         self,

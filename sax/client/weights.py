@@ -13,10 +13,16 @@ from typing import Any
 from sax.client.admin import Admin
 from sax.errors import InvalidRequest
 from sax.proto import cell_pb2
-from sax.weights import Pausing, ReplicaWeights, WeightAction, WeightChange, check_alike
+from sax.weights import (
+    CHANGE_S,
+    Pausing,
+    ReplicaWeights,
+    WeightAction,
+    WeightChange,
+    check_alike,
+)
 from sax.wire.weights import choice_of, decode_replica, encode_weights
 
-CHANGE_S = 3600.0  # answers that have begun may have to end first
 _SHARED = Path("/dev/shm")
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 

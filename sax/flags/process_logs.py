@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sax.errors import InvalidRequest
+from sax.flags.last_lines import LastLines
 
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LEVELS = {
@@ -87,7 +88,7 @@ class ProcessLogs:
         stderr = logging.StreamHandler(sys.stderr)
         if self.stderrthreshold and not (self.alsologtostderr or self.logtostderr):
             stderr.setLevel(_level("stderrthreshold", self.stderrthreshold))
-        return [stderr, *([self._file(program)] if self.log_dir else ())]
+        return [stderr, LastLines(), *([self._file(program)] if self.log_dir else ())]
 
     def _file(self, program: str) -> logging.Handler:
         try:

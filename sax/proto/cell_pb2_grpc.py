@@ -90,6 +90,11 @@ class CellStub(object):
                 request_serializer=sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_cell__pb2.WeightsResponse.FromString,
                 _registered_method=True)
+        self.Log = channel.unary_unary(
+                '/sax.Cell/Log',
+                request_serializer=sax_dot_proto_dot_control__pb2.LogRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_control__pb2.LogResponse.FromString,
+                _registered_method=True)
 
 
 class CellServicer(object):
@@ -162,6 +167,13 @@ class CellServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Log(self, request, context):
+        """The log of this admin server or of a model server that has joined, for the cell's operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CellServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -219,6 +231,11 @@ def add_CellServicer_to_server(servicer, server):
                     servicer.Weights,
                     request_deserializer=sax_dot_proto_dot_control__pb2.WeightsRequest.FromString,
                     response_serializer=sax_dot_proto_dot_cell__pb2.WeightsResponse.SerializeToString,
+            ),
+            'Log': grpc.unary_unary_rpc_method_handler(
+                    servicer.Log,
+                    request_deserializer=sax_dot_proto_dot_control__pb2.LogRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_control__pb2.LogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -518,6 +535,33 @@ class Cell(object):
             '/sax.Cell/Weights',
             sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
             sax_dot_proto_dot_cell__pb2.WeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Log(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/Log',
+            sax_dot_proto_dot_control__pb2.LogRequest.SerializeToString,
+            sax_dot_proto_dot_control__pb2.LogResponse.FromString,
             options,
             channel_credentials,
             insecure,

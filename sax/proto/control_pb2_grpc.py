@@ -49,6 +49,11 @@ class ControlStub(object):
                 request_serializer=sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_control__pb2.ReplicaWeights.FromString,
                 _registered_method=True)
+        self.Log = channel.unary_unary(
+                '/sax.Control/Log',
+                request_serializer=sax_dot_proto_dot_control__pb2.LogRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_control__pb2.LogResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -72,6 +77,12 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Log(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -89,6 +100,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Weights,
                     request_deserializer=sax_dot_proto_dot_control__pb2.WeightsRequest.FromString,
                     response_serializer=sax_dot_proto_dot_control__pb2.ReplicaWeights.SerializeToString,
+            ),
+            'Log': grpc.unary_unary_rpc_method_handler(
+                    servicer.Log,
+                    request_deserializer=sax_dot_proto_dot_control__pb2.LogRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_control__pb2.LogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -172,6 +188,33 @@ class Control(object):
             '/sax.Control/Weights',
             sax_dot_proto_dot_control__pb2.WeightsRequest.SerializeToString,
             sax_dot_proto_dot_control__pb2.ReplicaWeights.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Log(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Control/Log',
+            sax_dot_proto_dot_control__pb2.LogRequest.SerializeToString,
+            sax_dot_proto_dot_control__pb2.LogResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -492,3 +492,23 @@ class ClassifyResponse(_message.Message):
     scores: _containers.RepeatedCompositeFieldContainer[Vector]
     prompt_tokens: int
     def __init__(self, labels: _Optional[_Iterable[str]] = ..., scores: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class PhasesRequest(_message.Message):
+    __slots__ = ("request_ids",)
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RequestPhase(_message.Message):
+    __slots__ = ("request_id", "phase")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    phase: str
+    def __init__(self, request_id: _Optional[str] = ..., phase: _Optional[str] = ...) -> None: ...
+
+class PhasesResponse(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[RequestPhase]
+    def __init__(self, requests: _Optional[_Iterable[_Union[RequestPhase, _Mapping]]] = ...) -> None: ...

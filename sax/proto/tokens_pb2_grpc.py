@@ -39,6 +39,11 @@ class TokenServiceStub(object):
                 request_serializer=sax_dot_proto_dot_tokens__pb2.ToServer.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_tokens__pb2.FromServer.FromString,
                 _registered_method=True)
+        self.Phases = channel.unary_unary(
+                '/sax.tokens.TokenService/Phases',
+                request_serializer=sax_dot_proto_dot_tokens__pb2.PhasesRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_tokens__pb2.PhasesResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/sax.tokens.TokenService/Tokenize',
                 request_serializer=sax_dot_proto_dot_tokens__pb2.TokenizeRequest.SerializeToString,
@@ -70,6 +75,12 @@ class TokenServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Stream(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Phases(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +123,11 @@ def add_TokenServiceServicer_to_server(servicer, server):
                     servicer.Stream,
                     request_deserializer=sax_dot_proto_dot_tokens__pb2.ToServer.FromString,
                     response_serializer=sax_dot_proto_dot_tokens__pb2.FromServer.SerializeToString,
+            ),
+            'Phases': grpc.unary_unary_rpc_method_handler(
+                    servicer.Phases,
+                    request_deserializer=sax_dot_proto_dot_tokens__pb2.PhasesRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_tokens__pb2.PhasesResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -166,6 +182,33 @@ class TokenService(object):
             '/sax.tokens.TokenService/Stream',
             sax_dot_proto_dot_tokens__pb2.ToServer.SerializeToString,
             sax_dot_proto_dot_tokens__pb2.FromServer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Phases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.tokens.TokenService/Phases',
+            sax_dot_proto_dot_tokens__pb2.PhasesRequest.SerializeToString,
+            sax_dot_proto_dot_tokens__pb2.PhasesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,19 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsax/proto/transcripts.proto\x12\x0fsax.transcripts\"\x7f\n\x11TranscribeRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\r\n\x05sound\x18\x02 \x01(\x0c\x12\x10\n\x08language\x18\x03 \x01(\t\x12\x11\n\ttranslate\x18\x04 \x01(\x08\x12\x0e\n\x06prompt\x18\x05 \x01(\t\x12\x13\n\x0btemperature\x18\x06 \x01(\x01\"\xae\x01\n\x07Segment\x12\r\n\x05start\x18\x01 \x01(\x01\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x03(\x05\x12\x0c\n\x04seek\x18\x05 \x01(\x05\x12\x13\n\x0btemperature\x18\x06 \x01(\x01\x12\x13\n\x0b\x61vg_logprob\x18\x07 \x01(\x01\x12\x19\n\x11\x63ompression_ratio\x18\x08 \x01(\x01\x12\x16\n\x0eno_speech_prob\x18\t \x01(\x01\"d\n\x12TranscribeResponse\x12*\n\x08segments\x18\x01 \x03(\x0b\x32\x18.sax.transcripts.Segment\x12\x10\n\x08language\x18\x02 \x01(\t\x12\x10\n\x08\x64uration\x18\x03 \x01(\x01\x32l\n\x11TranscriptService\x12W\n\nTranscribe\x12\".sax.transcripts.TranscribeRequest\x1a#.sax.transcripts.TranscribeResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsax/proto/transcripts.proto\x12\x0fsax.transcripts\"\x8e\x01\n\x11TranscribeRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\r\n\x05sound\x18\x02 \x01(\x0c\x12\x10\n\x08language\x18\x03 \x01(\t\x12\x11\n\ttranslate\x18\x04 \x01(\x08\x12\x0e\n\x06prompt\x18\x05 \x01(\t\x12\x13\n\x0btemperature\x18\x06 \x01(\x01\x12\r\n\x05words\x18\x07 \x01(\x08\"5\n\tTimedWord\x12\r\n\x05start\x18\x01 \x01(\x01\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\"\xd9\x01\n\x07Segment\x12\r\n\x05start\x18\x01 \x01(\x01\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x03(\x05\x12\x0c\n\x04seek\x18\x05 \x01(\x05\x12\x13\n\x0btemperature\x18\x06 \x01(\x01\x12\x13\n\x0b\x61vg_logprob\x18\x07 \x01(\x01\x12\x19\n\x11\x63ompression_ratio\x18\x08 \x01(\x01\x12\x16\n\x0eno_speech_prob\x18\t \x01(\x01\x12)\n\x05words\x18\n \x03(\x0b\x32\x1a.sax.transcripts.TimedWord\"d\n\x12TranscribeResponse\x12*\n\x08segments\x18\x01 \x03(\x0b\x32\x18.sax.transcripts.Segment\x12\x10\n\x08language\x18\x02 \x01(\t\x12\x10\n\x08\x64uration\x18\x03 \x01(\x01\x32l\n\x11TranscriptService\x12W\n\nTranscribe\x12\".sax.transcripts.TranscribeRequest\x1a#.sax.transcripts.TranscribeResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sax.proto.transcripts_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSCRIBEREQUEST']._serialized_start=48
-  _globals['_TRANSCRIBEREQUEST']._serialized_end=175
-  _globals['_SEGMENT']._serialized_start=178
-  _globals['_SEGMENT']._serialized_end=352
-  _globals['_TRANSCRIBERESPONSE']._serialized_start=354
-  _globals['_TRANSCRIBERESPONSE']._serialized_end=454
-  _globals['_TRANSCRIPTSERVICE']._serialized_start=456
-  _globals['_TRANSCRIPTSERVICE']._serialized_end=564
+  _globals['_TRANSCRIBEREQUEST']._serialized_start=49
+  _globals['_TRANSCRIBEREQUEST']._serialized_end=191
+  _globals['_TIMEDWORD']._serialized_start=193
+  _globals['_TIMEDWORD']._serialized_end=246
+  _globals['_SEGMENT']._serialized_start=249
+  _globals['_SEGMENT']._serialized_end=466
+  _globals['_TRANSCRIBERESPONSE']._serialized_start=468
+  _globals['_TRANSCRIBERESPONSE']._serialized_end=568
+  _globals['_TRANSCRIPTSERVICE']._serialized_start=570
+  _globals['_TRANSCRIPTSERVICE']._serialized_end=678
 # @@protoc_insertion_point(module_scope)

@@ -16,6 +16,16 @@ class TranscriptRequest:
     translate: bool = False  # into English
     prompt: str = ""  # text that comes before
     temperature: float = 0.0  # 0: greedy, and warmer where that fails
+    words: bool = False  # with the times of each word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedWord:
+    """A word with the punctuation at it."""
+
+    start: float  # seconds
+    end: float
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +41,7 @@ class Segment:
     avg_logprob: float = 0.0  # of the window's tokens
     compression_ratio: float = 0.0  # of the window's text
     no_speech_prob: float = 0.0  # of the window
+    words: tuple[TimedWord, ...] = ()  # if they were asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

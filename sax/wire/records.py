@@ -1,8 +1,11 @@
-"""Codec for a cell's versions and events."""
+"""Codec for a cell's versions and events, and for lines of logs."""
 
 from __future__ import annotations
 
-from sax.proto import cell_pb2
+from collections.abc import Iterable
+
+from sax.flags.last_lines import LogLine
+from sax.proto import cell_pb2, control_pb2
 from sax.types import Event, Version
 
 
@@ -50,3 +53,14 @@ def decode_event(msg: cell_pb2.Event) -> Event:
         version=msg.uuid.hex(),
         text=msg.text,
     )
+
+
+def encode_log(lines: Iterable[LogLine]) -> control_pb2.LogResponse:
+    return control_pb2.LogResponse(lines=[control_pb2.LogLine(**line) for line in lines])
+
+
+def decode_log(msg: control_pb2.LogResponse) -> list[LogLine]:
+    return [
+        LogLine(at_s=line.at_s, level=line.level, logger=line.logger, text=line.text)
+        for line in msg.lines
+    ]

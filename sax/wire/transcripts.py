@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sax.proto import transcripts_pb2
-from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
+from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
 
 
 def encode_transcribe(request: TranscriptRequest) -> transcripts_pb2.TranscribeRequest:
@@ -14,6 +14,7 @@ def encode_transcribe(request: TranscriptRequest) -> transcripts_pb2.TranscribeR
         translate=request.translate,
         prompt=request.prompt,
         temperature=request.temperature,
+        words=request.words,
     )
 
 
@@ -25,6 +26,7 @@ def decode_transcribe(msg: transcripts_pb2.TranscribeRequest) -> TranscriptReque
         translate=msg.translate,
         prompt=msg.prompt,
         temperature=msg.temperature,
+        words=msg.words,
     )
 
 
@@ -48,6 +50,7 @@ def decode_part(msg: transcripts_pb2.TranscribeResponse) -> TranscriptPart:
             avg_logprob=each.avg_logprob,
             compression_ratio=each.compression_ratio,
             no_speech_prob=each.no_speech_prob,
+            words=tuple(TimedWord(start=w.start, end=w.end, text=w.text) for w in each.words),
         )
         for each in msg.segments
     )
@@ -65,4 +68,8 @@ def _segment(segment: Segment) -> transcripts_pb2.Segment:
         avg_logprob=segment.avg_logprob,
         compression_ratio=segment.compression_ratio,
         no_speech_prob=segment.no_speech_prob,
+        words=[
+            transcripts_pb2.TimedWord(start=each.start, end=each.end, text=each.text)
+            for each in segment.words
+        ],
     )

@@ -200,6 +200,11 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
             self.weights = request.version
         return control_pb2.ReplicaWeights(version=self.weights, state="serving")
 
+    async def Log(self, request: Any, context: Any) -> control_pb2.LogResponse:
+        """Has one line: its address."""
+        line = control_pb2.LogLine(at_s=5.0, level="info", logger="fake", text=self.address)
+        return control_pb2.LogResponse(lines=[line])
+
     async def Check(self, request: Any, context: Any) -> control_pb2.CheckResponse:
         self.checks += 1
         if self.cannot_check:

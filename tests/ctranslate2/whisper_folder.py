@@ -60,6 +60,7 @@ def _config(model: ModelBin, tensors: Mapping[str, np.ndarray]) -> dict[str, Any
 def _generation(source: Path, vocab: int) -> dict[str, Any]:
     said = json.loads((source / "config.json").read_text(encoding="utf-8"))
     return {
+        "alignment_heads": said["alignment_heads"],
         "begin_suppress_tokens": said["suppress_ids_begin"],
         "is_multilingual": vocab >= _SMALLEST_MULTILINGUAL,
         "max_initial_timestamp_index": 50,

@@ -87,19 +87,6 @@ def test_the_index_lists_every_page_once_under_its_shelf() -> None:
         assert sorted(links) == [f"{shelf}/{page}" for page in pages]
 
 
-def test_no_text_installs_the_package_of_the_same_name_from_an_index() -> None:
-    """It belongs to another project, and its code would run."""
-    by_name = re.compile(r"\b(?:pipx? (?:install|run)|uvx|uv add) (?:-\S+ )*['\"]?sax(?![\w./-])")
-    assert by_name.search("pip install -U 'sax[traces]'")
-    places = ("sax", "admin_server", "model_server", "http_gateway", "k8s", "docs")
-    texts = [path for place in places for path in (ROOT / place).rglob("*.*")]
-    assert [
-        f"{path.relative_to(ROOT)}: {found[0]}"
-        for path in [*texts, *ROOT.glob("*.md")]
-        if path.suffix in (".py", ".md", ".yaml") and (found := by_name.search(path.read_text()))
-    ] == []
-
-
 def test_the_readme_is_short_and_leads_to_the_shelves() -> None:
     lines = PAGES["README.md"].splitlines()
     assert len(lines) <= 150

@@ -20,20 +20,23 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from sax.activity import ServedPhase
 from sax.canary import check_percent
 from sax.client.routing.affinity import current_session
 from sax.errors import (
     InvalidRequest,
     ModelExists,
     ModelNotFound,
+    NotFound,
     SaxError,
     StaleRevision,
     UnsupportedParameter,
 )
+from sax.flags.last_lines import LogLine
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling, settle
-from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
+from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     Canary,
@@ -119,6 +122,8 @@ class FakeCell:
         self.granted: Rights | None = Rights(publish=True)  # None: the admin does not tell
         self.kept_versions: dict[str, Sequence[Version]] = {}
         self.rolled_back: list[tuple[str, str]] = []
+        self.logs: dict[str, list[LogLine]] = {}  # by server; "": of the admin server
+        self.served: ServedPhase | None = None  # of every request; None: nobody tells
         self.lists = 0
         self.failure: SaxError | None = None  # raised instead of token `fail_at`
         self.fail_at = 0
@@ -158,6 +163,7 @@ class FakeCell:
                 avg_logprob=-0.5,
                 compression_ratio=1.25,
                 no_speech_prob=0.125,
+                words=(TimedWord(start=0.5, end=1.0, text=text),) if request.words else (),
             )
             yield TranscriptPart(segments=(segment,), language=language, duration=duration)
 
@@ -275,6 +281,14 @@ class FakeCell:
                 )
             ]
         return self.kept_versions[model_id]
+
+    async def log(self, server: str = "") -> list[LogLine]:
+        if server not in self.logs:
+            raise NotFound(f"no model server {server}", param="server")
+        return self.logs[server]
+
+    async def phases(self, request_ids: Sequence[str]) -> dict[str, ServedPhase]:
+        return {} if self.served is None else dict.fromkeys(request_ids, self.served)
 
     async def unpublish(self, model_id: str) -> None:
         await self.list(model_id)

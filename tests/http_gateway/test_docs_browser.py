@@ -11,14 +11,12 @@ import pytest
 
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile, new_token, token_line
-from tests.browser import chromium, tab, until
+from tests.browser import broken_rules, chromium, tab, until
 from tests.each_case import each_case
-from tests.house import ROOT
 from tests.http_gateway.page.test_browser import Saying, gateway
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
-AXE = ROOT / ".cache/typescript/node_modules/axe-core/axe.min.js"
 CHAT = "details#post--v1-chat-completions"
 LISTED = "document.querySelector('#model').options.length > 0"
 
@@ -91,8 +89,6 @@ def test_a_key_is_sent_and_kept_in_this_tab(browser: Any, tmp_path: Path) -> Non
 
 @each_case("scheme, width", [("light", 1300), ("dark", 1300), ("light", 375), ("dark", 375)])
 def test_no_rule_of_axe_is_broken(browser: Any, scheme: str, width: int) -> None:
-    if not AXE.exists():
-        pytest.skip("axe is not here: make browser")
     look = {"color_scheme": scheme, "viewport": {"width": width, "height": 760}}
     with gateway(Saying("It is Paris.")) as url, docs(browser, url, **look) as page:
         for route in ("post--v1-chat-completions", "get--v1-models-name", "post--v1-files"):
@@ -101,7 +97,4 @@ def test_no_rule_of_axe_is_broken(browser: Any, scheme: str, width: int) -> None
         page.click(f"{CHAT} button[type=submit]")
         page.locator(f"{CHAT} pre").filter(has_text="DONE").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run().then(({violations}) => violations)")
-        broken = [f"{each['id']}: {each['nodes'][0]['html'][:120]}" for each in found]
-        assert not broken, broken
+        assert broken_rules(page) == []

@@ -45,8 +45,10 @@ class Store:
         run(*self._buildah, "rmi", "--all", "--force")
         shutil.rmtree(self._folder)
 
-    def build(self, target: str, tag: str = "test") -> Image:
-        """The image of a target of the Dockerfile."""
+    def build(
+        self, target: str, tag: str = "test", *, tree: Path = ROOT, **arguments: str
+    ) -> Image:
+        """Build the image of a target of a tree's Dockerfile, with arguments of the build."""
         name = f"localhost/sax-{target}:{tag}"
         settings = self._folder / "pip.conf"
         files = {Path("/etc/pip.conf"): settings} | {
@@ -57,7 +59,8 @@ class Store:
         run(
             *self._buildah,
             *("bud", "--isolation=chroot", "--pull=false", f"--build-arg=BASE={self._base}"),
-            *(*volumes, f"--target={target}", f"--tag={name}", ROOT),
+            *(f"--build-arg={each}={value}" for each, value in arguments.items()),
+            *(*volumes, f"--target={target}", f"--tag={name}", tree),
         )
         return self._look(name)
 

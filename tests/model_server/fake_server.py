@@ -131,11 +131,18 @@ class Stream:
         self.call = self.served.tokens.Stream(metadata=metadata)
 
     async def ask(
-        self, id: int, prompt: str = "hi", model: str = MODEL, **sampling: object
+        self,
+        id: int,
+        prompt: str = "hi",
+        model: str = MODEL,
+        request_id: str = "",
+        **sampling: object,
     ) -> None:
         """Send one question; greedy unless told otherwise."""
         params = SamplingParams(**({"temperature": 0.0} | sampling))  # pyright: ignore
-        question = GenerateRequest(model_id=model, prompt=prompt, sampling=params)
+        question = GenerateRequest(
+            model_id=model, prompt=prompt, sampling=params, request_id=request_id
+        )
         message = tokens_pb2.ToServer(generate=encode_generate(id, question))
         message.generate.token = presented_token()
         await self.call.write(message)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import numpy as np
+
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.models.audio.speech_tokens import SpeechTokens
@@ -58,10 +60,20 @@ class FakeAudioRunner:
         said = self._tokenizer.encode(f" {letter}", add_bos=False)
         tokens = (TOKENS.timestamps, *said, TOKENS.timestamps + POSITIONS)
         language = TOKENS.languages["de"] if window.language is None else window.language
-        return WrittenWindow(tokens, self.logprob, self.no_speech, language)
+        written = WrittenWindow(tokens, self.logprob, self.no_speech, language)
+        looked = looked_at(len(said), window.times) if window.times else None
+        return written._replace(looked=looked)
 
     def close(self) -> None:
         self.closed = True
+
+
+def looked_at(said: int, positions: int) -> np.ndarray:
+    """f32[1, T, S]: token by token, 0.2 s each."""
+    made = np.full((1, said + 4, positions), 0.01, np.float32)
+    for token in range(said + 1):
+        made[0, token + 2, 10 * token : 10 * token + 10 if token < said else None] = 0.5
+    return made
 
 
 def fake_audio(gate: threading.Event, queue: int = 4) -> LoadedAudio:
@@ -72,6 +84,7 @@ def fake_audio(gate: threading.Event, queue: int = 4) -> LoadedAudio:
         form=SoundForm(8, 2 * POSITIONS, 60),
         frames=2 * POSITIONS,
         context=48,
+        times_words=True,
         batching={ONLY: Batching(2, 0.005, queue)},
         memory=MEMORY,
     )

@@ -135,6 +135,15 @@ class FakeReplica(
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
 
+    async def Phases(self, request: tokens_pb2.PhasesRequest, context: Any) -> Any:
+        """Everything computes its answer; the second phase is of a later version."""
+        names = request.request_ids
+        phases = [
+            tokens_pb2.RequestPhase(request_id=each, phase="decode" if n == 0 else "dreams")
+            for n, each in enumerate(names)
+        ]
+        return tokens_pb2.PhasesResponse(requests=phases)
+
     async def Tokenize(self, request: tokens_pb2.TokenizeRequest, context: Any) -> Any:
         _, prompt, special, _ = decode_tokenize(request)
         text = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)

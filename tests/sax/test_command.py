@@ -36,7 +36,11 @@ from sax.errors import InvalidRequest
 ROOT = Path(__file__).parents[2]
 GROUP = "sax.commands"
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
-HEAVY = ("jax", "numpy", "yaml", "lightkube", "k8s.render", "model_server.config")
+HEAVY = (
+    *("jax", "numpy", "yaml", "lightkube", "k8s.render", "model_server.config"),
+    # what those ask a cell or draw with: half of the start
+    *("grpc", "google.protobuf", "httpx", "rich", "obstore", "opentelemetry", "sax.client"),
+)
 
 
 @given(st.text())

@@ -12,22 +12,44 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from sax import distribution
 from sax.distribution import NAME, how_to_install, version
 from tests.house import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = WHOLE["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # `pip install '.[cpu]'`, `uvx --from 'NAME[cpu]'`, dist/NAME-0.1.0-....whl[cpu]
 _EXTRA = re.compile(rf"(?:(?<=['\" ])\.|\b{NAME}|\.whl)\[([a-z0-9,]+)\]")
+# A command that fetches packages by their names, to its end: of a line, a comment or a quotation.
+_FETCHES = re.compile(
+    r"\b(pip3? (?:install|download)|uvx|uv (?:add|tool run|tool install)|pipx (?:run|install)|"
+    r"npm install|npx)"
+    r"((?: +(?:'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"`;|&)\\]+))+)"
+)
+_OF_ONE = ("uvx", "uv tool run", "pipx run", "npx")  # what follows the package is its command
+_NAMES_IT = ("--from", "--spec")
+_WITH_VALUE = (
+    *("-r", "--group", "--dest", "--prefix", "--python", "--index-url", "--target"),
+    "--find-links",
+)
+_WORD = re.compile(r"[^\s'\"]+|(?<=')[^']+(?=')|(?<=\")[^\"]+(?=\")")
+_PROSE = ("in", "or", "with", "into")  # goes on behind a command
+# Other makers' packages that a text of ours has somebody fetch, beside those of pyproject.toml.
+_FOREIGN = {
+    *("@anthropic-ai/claude-code", "@openai/codex", "opencode-ai", "@qwen-code/qwen-code"),
+    *("aider-chat", "@modelcontextprotocol/server-filesystem", "pip", "pocketsphinx", "torch"),
+    "typescript",
+}
 _LIKE_OURS = re.compile(r"\bsax[-_]serv(?:e|er|ing)\b(?=[\[='\"` ]|-\d)")
 
 
 @cache
 def texts() -> list[tuple[str, str]]:
     """Every text of the product and its pages, with its path."""
-    kinds = ("*.py", "*.md", "*.toml", "*.yml", "*.yaml", "Makefile", "Dockerfile")
+    kinds = ("*.py", "*.md", "*.toml", "*.yml", "*.yaml", "*.sh", "Makefile", "Dockerfile")
     listed = subprocess.run(
         ("git", "ls-files", "--cached", "--others", "--exclude-standard", *kinds),
         cwd=ROOT,
@@ -78,6 +100,41 @@ def test_every_text_that_names_the_distribution_has_its_name() -> None:
     named = [(path, each[0]) for path, text in texts() for each in _LIKE_OURS.finditer(text)]
     assert len(named) > 10
     assert [each for each in named if each[1] not in (NAME, NAME.replace("-", "_"))] == []
+
+
+def fetched(text: str) -> Iterator[str]:
+    """Yield the names of what the commands in a text fetch; not folders, files and variables."""
+    for command, rest in _FETCHES.findall(text):
+        words = iter(_WORD.findall(rest.split(" #")[0]))
+        for word in words:
+            if word in _PROSE:
+                break
+            if word in _WITH_VALUE:
+                next(words, "")
+            named = next(words, "") if word in _NAMES_IT else word
+            if found := re.match(r"(@[\w-]+/)?[A-Za-z][\w.-]*(?=$|[\[=<>~@! ])", named):
+                yield found[0].rstrip(".")
+            if (found and command in _OF_ONE) or named.endswith("."):
+                break
+
+
+def test_what_a_command_fetches_is_read_off_it() -> None:
+    text = """pip install 'a[b]>=1' c --group d  # e
+    `uvx --from 'f[cpu]' sax run m`, "npx -y @g/h ." (pip install '.[cpu]' "$(ls *.whl)" -r i.txt)
+    Needs: pip install j. If k, pip install '.[cpu]' in a clone"""
+    assert list(fetched(text)) == ["a", "c", "f", "@g/h", "j"]
+
+
+def test_no_text_has_anybody_fetch_a_package_that_is_not_ours_or_well_known_to_us() -> None:
+    """The package `sax` of the public index is another project's, and its code would run."""
+    groups = [*EXTRAS.values(), *WHOLE["dependency-groups"].values(), PROJECT["dependencies"]]
+    asked = {Requirement(text).name for group in groups for text in group if isinstance(text, str)}
+    known = {canonicalize_name(each) for each in (NAME, *asked, *_FOREIGN)}
+    here = "tests/sax/test_distribution.py"  # has others
+    told = [(path, text) for path, text in texts() if path != here]
+    named = [(path, each) for path, text in told for each in fetched(text)]
+    assert len(named) > 30
+    assert [each for each in named if canonicalize_name(each[1]) not in known] == []
 
 
 def test_an_installation_tells_its_version(installed: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -37,6 +38,14 @@ class TranscriptSegment(TypedDict):
     no_speech_prob: float
 
 
+class TranscriptWord(TypedDict):
+    """A word with the punctuation at it; times in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class TranscriptReply(TypedDict):
     """Transcript of a sound; all but text and usage with `verbose_json` only."""
 
@@ -46,6 +55,7 @@ class TranscriptReply(TypedDict):
     language: NotRequired[str]
     duration: NotRequired[float]
     segments: NotRequired[list[TranscriptSegment]]
+    words: NotRequired[list[TranscriptWord]]
 
 
 class TranscriptDelta(TypedDict):
@@ -63,15 +73,17 @@ class TranscriptDone(TypedDict):
     usage: DurationUsage
 
 
-def shown(transcript: WholeTranscript, wanted: str, task: str) -> tuple[bytes, str]:
-    """Return a transcript in a response format, and its content type."""
+def shown(
+    transcript: WholeTranscript, wanted: str, task: str, times: Collection[str]
+) -> tuple[bytes, str]:
+    """Return a transcript in a response format, and its content type. times: segment, word."""
     match wanted:
         case "text":
             return f"{transcript.text}\n".encode(), _PLAIN
         case "srt" | "vtt":
             return _subtitles(transcript, wanted).encode(), _SUBTITLES[wanted]
         case "verbose_json":
-            return msgspec.json.encode(_verbose(transcript, task)), JSON
+            return msgspec.json.encode(_verbose(transcript, task, times)), JSON
         case _:
             return msgspec.json.encode(_brief(transcript)), JSON
 
@@ -84,15 +96,20 @@ def _brief(transcript: WholeTranscript) -> TranscriptReply:
     return {"text": transcript.text, "usage": usage_of(transcript)}
 
 
-def _verbose(transcript: WholeTranscript, task: str) -> TranscriptReply:
-    return {
+def _verbose(transcript: WholeTranscript, task: str, times: Collection[str]) -> TranscriptReply:
+    made: TranscriptReply = {
         "task": task,
         "language": name_of(transcript.language),
         "duration": transcript.duration,
         "text": transcript.text,
-        "segments": [_segment(id, each) for id, each in enumerate(transcript.segments)],
         "usage": usage_of(transcript),
     }
+    if "segment" in times:
+        made["segments"] = [_segment(id, each) for id, each in enumerate(transcript.segments)]
+    if "word" in times:
+        words = (word for segment in transcript.segments for word in segment.words)
+        made["words"] = [{"word": w.text, "start": w.start, "end": w.end} for w in words]
+    return made
 
 
 def _segment(id: int, segment: Segment) -> TranscriptSegment:

@@ -38,6 +38,7 @@ _FORM = "multipart/form-data"
 _MOST_FIELDS = 16
 _FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 _GRANULARITIES = "timestamp_granularities"
+_TIMES = ("segment", "word")
 _LISTS = (f"{_GRANULARITIES}[]", "include[]")
 _STREAMED = ("json", "text")
 # Field -> the values that change nothing. Any other value is refused.
@@ -97,7 +98,8 @@ class AudioRoutes:
         parts: list[TranscriptPart] = []
         await self._backend.run(request, self._feed(asked, limit_s, parts.append))
         task = "translate" if asked.translate else "transcribe"
-        body, media_type = shown(whole_transcript(parts), form.response_format, task)
+        times, transcript = form.times or _TIMES[:1], whole_transcript(parts)
+        body, media_type = shown(transcript, form.response_format, task, times)
         return Response(body, media_type=media_type)
 
     async def _asked(self, form: AudioForm, sound: bytes, route: RequestRoute) -> TranscriptRequest:
@@ -109,6 +111,7 @@ class AudioRoutes:
             translate=route is RequestRoute.TRANSLATIONS,
             prompt=form.prompt,
             temperature=form.temperature,
+            words="word" in form.times,
         )
 
     async def _feed(
@@ -173,6 +176,7 @@ class AudioForm:
     response_format: str
     temperature: float
     stream: bool
+    times: frozenset[str]  # of verbose_json: segment, word
 
 
 def _read_form(form: FormData, route: RequestRoute) -> AudioForm:
@@ -193,9 +197,9 @@ def _read_form(form: FormData, route: RequestRoute) -> AudioForm:
         response_format=_format(texts["response_format"]),
         temperature=_temperature(_text(fields, "temperature", route, bounded=False), route),
         stream="stream" in rows and _flag(_text(fields, "stream", route, bounded=False)),
+        times=_times(fields.pop(f"{_GRANULARITIES}[]", []) if _GRANULARITIES in rows else []),
     )
-    if _GRANULARITIES in rows:
-        _check_granularities(fields.pop(f"{_GRANULARITIES}[]", None), made.response_format)
+    _check_times(made)
     refuse_unsupported(fields, _EXTRA)
     _check_stream(made)
     return made
@@ -249,22 +253,21 @@ def _flag(given: str) -> bool:
     return given == "true"
 
 
-def _check_granularities(given: list[Any] | None, response_format: str) -> None:
-    if given is None:
-        return
+def _times(given: list[Any]) -> frozenset[str]:
     for each in given:
-        if each == "word":
-            raise UnsupportedParameter(
-                "timestamp_granularities word is not supported: segments have times, send segment",
+        if each not in _TIMES:
+            raise InvalidRequest(
+                f"timestamp_granularities {quoted(each)}: send {' or '.join(_TIMES)}",
                 param=_GRANULARITIES,
             )
-        if each != "segment":
-            raise InvalidRequest(
-                f"timestamp_granularities {quoted(each)}: send segment", param=_GRANULARITIES
-            )
-    if response_format != "verbose_json":
+    return frozenset(given)
+
+
+def _check_times(form: AudioForm) -> None:
+    if form.times and form.response_format != "verbose_json":
         raise InvalidRequest(
-            f"timestamp_granularities needs response_format verbose_json, not {response_format}",
+            "timestamp_granularities needs response_format verbose_json, not "
+            f"{form.response_format}",
             param=_GRANULARITIES,
         )
 
@@ -291,7 +294,7 @@ def _form_schema(route: RequestRoute) -> Schema:
     more: Mapping[str, Schema] = {
         "language": {"type": "string"},
         "stream": {"type": "boolean"},
-        f"{_GRANULARITIES}[]": {"type": "array", "items": {"enum": ["segment"]}},
+        f"{_GRANULARITIES}[]": {"type": "array", "items": {"enum": [*_TIMES]}},
     }
     properties |= {key: each for key, each in more.items() if key.removesuffix("[]") in rows}
     return {

@@ -63,8 +63,9 @@ def to_new_items(given: Sequence[Mapping[str, object]]) -> list[Item]:
 
 def _whole(item: Mapping[str, object]) -> Item:
     kind = str(item.get("type") or "message")
-    made: Item = {"status": "completed", **item, "type": kind}
+    made: Item = {**item, "type": kind}
     made["id"] = item.get("id") or new_item_id(kind)
+    made["status"] = item.get("status") or "completed"  # clients send null for what they lack
     if kind == "message" and isinstance(item.get("content"), str):
         made["content"] = [_part(str(item.get("role")), item["content"])]
     return made

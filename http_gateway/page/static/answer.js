@@ -6,6 +6,8 @@
  * @typedef {{ prompt: number, completion: number, cached: number }} Usage
  */
 
+const MARKED = /^\s*<think>(.*?)(?:<\/think>\s*(.*)|$)/s;
+
 export class Answer {
   content = "";
   reasoning = "";
@@ -74,6 +76,12 @@ export class Answer {
   /** @param {object} saved as `saved` gives it */
   static of(saved) {
     return Object.assign(new Answer(0), saved);
+  }
+
+  /** Its reasoning and its text, apart also where the gateway knows nothing of a model's marks. */
+  get parts() {
+    const [, thought = "", text = ""] = (!this.reasoning && MARKED.exec(this.content)) || [];
+    return thought || text ? { reasoning: thought.trim(), text } : { reasoning: this.reasoning, text: this.content };
   }
 
   /** Seconds to the first token; null before it. */

@@ -1,5 +1,7 @@
 /** Asks the gateway that this page comes from, with the key that the user typed in. */
 
+import { ofTab } from "./text_storage.js";
+
 const KEPT = "sax-key";
 
 export class ApiError extends Error {
@@ -15,13 +17,12 @@ export class ApiError extends Error {
 
 /** The key, kept by this tab only. */
 export function key() {
-  return sessionStorage.getItem(KEPT) ?? "";
+  return ofTab.get(KEPT);
 }
 
 /** @param {string} value "": forget it */
 export function setKey(value) {
-  if (value) sessionStorage.setItem(KEPT, value);
-  else sessionStorage.removeItem(KEPT);
+  ofTab.set(KEPT, value);
 }
 
 /**

@@ -34,7 +34,11 @@ const chats = new ChatsView({
     chat.composer.focus();
   },
   renamed: (kept) => kept.id === chat.id && chat.rename(kept.name),
-  removed: (kept) => kept.id === chat.id && startChat(),
+  removed: (kept) => {
+    if (kept.id !== chat.id) return;
+    chat.forget();
+    startChat();
+  },
 });
 const compare = new CompareView({
   unauthorized: (why) => keys.open(why),
@@ -110,9 +114,12 @@ for (const [index, name] of VIEWS.entries()) {
   });
 }
 
+for (const button of document.querySelectorAll("dialog [data-close]")) {
+  button.addEventListener("click", () => button.closest("dialog")?.close());
+}
 found("new-chat", HTMLButtonElement).addEventListener("click", () => startChat());
 found("help-open", HTMLButtonElement).addEventListener("click", () => found("help-dialog", HTMLDialogElement).showModal());
-found("share-open", HTMLButtonElement).addEventListener("click", () => share());
+found("share-open", HTMLButtonElement).addEventListener("click", () => void share());
 const showSettings = cover("settings");
 const showChats = cover("chats");
 
@@ -140,12 +147,13 @@ function startChat() {
 }
 
 /** Show the next request as curl and as Python. */
-function share() {
+async function share() {
   const texts = found("share-texts", HTMLElement);
   texts.replaceChildren();
   tell(found("share-trouble", HTMLElement), "");
+  found("share-dialog", HTMLDialogElement).showModal();
   try {
-    const body = chat.nextRequest();
+    const body = await chat.nextRequest();
     const withKey = Boolean(key());
     const made = { curl: asCurl(location.origin, body, withKey), Python: asPython(location.origin, body, withKey) };
     for (const [name, text] of Object.entries(made)) {
@@ -155,7 +163,6 @@ function share() {
   } catch (error) {
     tell(found("share-trouble", HTMLElement), error instanceof Error ? error.message : String(error));
   }
-  found("share-dialog", HTMLDialogElement).showModal();
 }
 
 /** @param {EventTarget | null} target */

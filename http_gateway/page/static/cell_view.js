@@ -64,6 +64,7 @@ export class CellView {
       const read = CHARTS[index][3];
       chart.show(this.#figures.samples.map((one) => ({ atS: one.atS, values: read(one) })));
     });
+    this.operators.servers = cell.servers.map(({ address }) => address);
     const nothing = this.filter.value.trim() ? "Nothing has these words." : undefined;
     this.models.show(cell.models.filter((one) => this.#passes(one)), nothing);
     this.servers.show(cell.servers.filter((one) => this.#passes(one)).map((one) => this.serverRow(one)), nothing);

@@ -3,6 +3,7 @@
 import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { found, tell } from "./element.js";
+import { withMcpTools } from "./mcp_tools.js";
 import { ModelChoice } from "./model_choice.js";
 import { nameOf } from "./saved_chats.js";
 import { SettingsForm } from "./settings_form.js";
@@ -11,7 +12,7 @@ import { Talk } from "./talk.js";
 /** @import { Turn } from "./conversation.js" */
 /** @import { Chat } from "./saved_chats.js" */
 
-/** How a conversation is kept. `id`: "" before it is. @typedef {{ id: string, name: string }} Label */
+/** How a conversation is kept. `id`: "" before it is. @typedef {{ id: string, name: string, model: string }} Label */
 
 export class ChatView {
   /** @type {WeakMap<Conversation, Label>} */
@@ -40,8 +41,9 @@ export class ChatView {
       changed: (conversation) => this.#changed(conversation),
       branched: (turn, conversation) => this.#branch(turn, conversation),
       returned: (turn) => {
-        if (this.composer.isEmpty) this.composer.fill(turn);
-        return true;
+        const { isEmpty } = this.composer;
+        if (isEmpty) this.composer.fill(turn);
+        return isEmpty;
       },
       taken: () => this.composer.take(),
       busy: () => this.#enable(),
@@ -57,7 +59,7 @@ export class ChatView {
 
   /** The id of the chat that is shown; "" before its first message. */
   get id() {
-    return this.#label(this.talk.conversation).id;
+    return this.#labels.get(this.talk.conversation)?.id ?? "";
   }
 
   stop() {
@@ -66,40 +68,47 @@ export class ChatView {
 
   /** Begin a new conversation. */
   clear() {
-    this.#open(new Conversation(), { id: "", name: "" });
+    this.#open(new Conversation(), "");
+  }
+
+  /** Leave a chat that is kept no more, without a word on how its answer ends. */
+  forget() {
+    this.#labels.delete(this.talk.conversation);
+    this.clear();
   }
 
   /** Go on with a chat that was kept. @param {Chat} chat */
   open({ id, name, model, turns, left }) {
     this.model.want(model);
-    this.#open(Conversation.of(turns, left), { id, name });
+    this.#open(Conversation.of(turns, left), name, id);
   }
 
   /** Open a copy of a conversation as a chat that is kept. @param {Conversation} conversation @param {string} model */
   take(conversation, model) {
     this.model.want(model);
-    this.#open(conversation, { id: "", name: "" });
+    this.#open(conversation, "");
     this.#changed(conversation);
     this.composer.focus();
   }
 
   /** Call the chat something else, so that it keeps that name. @param {string} name */
   rename(name) {
-    this.#label(this.talk.conversation).name = name;
+    const label = this.#labels.get(this.talk.conversation);
+    if (label) label.name = name;
   }
 
   /** The body of the next request, with what is in the box. @throws {Error} if the settings are wrong */
-  nextRequest() {
+  async nextRequest() {
     const { conversation } = this.talk;
     const last = conversation.turns.at(-1);
     const next = last ? conversation.branch(last) : new Conversation();
     if (!this.composer.isEmpty || !last) next.say(this.composer.text || "Hello", this.composer.files);
-    return next.request(this.model.value, this.form.settings);
+    return next.request(this.model.value, await withMcpTools(this.form.settings));
   }
 
-  /** @param {Conversation} conversation @param {Label} label */
-  #open(conversation, label) {
-    this.#labels.set(conversation, label);
+  /** @param {Conversation} conversation @param {string} name @param {string} [id] */
+  #open(conversation, name, id = "") {
+    this.#labels.set(conversation, { id, name, model: this.model.value });
     this.talk.open(conversation);
     this.#enable();
   }
@@ -113,7 +122,7 @@ export class ChatView {
   /** @param {Turn} turn @param {Conversation} conversation */
   #branch(turn, conversation) {
     const branched = conversation.branch(turn);
-    this.#open(branched, { id: "", name: `${this.#label(conversation).name} (branch)` });
+    this.#open(branched, `${this.#labels.get(conversation)?.name} (branch)`);
     this.#changed(branched);
     this.composer.focus();
   }
@@ -121,17 +130,14 @@ export class ChatView {
   /** @param {Conversation} conversation */
   #changed(conversation) {
     const { turns, left, saved } = conversation;
-    const label = this.#label(conversation);
-    if (!turns.length && !label.id) return;
+    const label = this.#labels.get(conversation);
+    if (!label || (!turns.length && !label.id)) return;
+    // One that is left while it answers keeps the model that answered.
+    if (conversation === this.talk.conversation) label.model = this.model.value;
     label.id ||= crypto.getRandomValues(new Uint32Array(4)).join("-");
     const first = turns.find((turn) => turn.kind === "user");
     label.name ||= first?.kind === "user" ? nameOf(first.text) : "Empty chat";
-    this.on.changed({ ...label, model: this.model.value, changedMs: Date.now(), left, turns: saved });
-  }
-
-  /** @param {Conversation} conversation @returns {Label} */
-  #label(conversation) {
-    return this.#labels.get(conversation) ?? { id: "", name: "" };
+    this.on.changed({ ...label, changedMs: Date.now(), left, turns: saved });
   }
 
   #enable() {

@@ -121,10 +121,6 @@ export class ChatsView {
       this.#draw();
       void this.#write(() => this.#store.remove(chat.id));
     });
-    for (const name of ["rename", "delete"]) {
-      const dialog = found(`${name}-dialog`, HTMLDialogElement);
-      dialog.querySelector("[data-close]")?.addEventListener("click", () => dialog.close());
-    }
   }
 
   /** @param {"rename" | "delete"} what @param {Chat} chat */

@@ -6,6 +6,7 @@ import { found, make, tell } from "./element.js";
 import { ModelChoice } from "./model_choice.js";
 import { SettingsForm } from "./settings_form.js";
 import { Talk } from "./talk.js";
+import { ofBrowser } from "./text_storage.js";
 
 const KEPT = "sax-compared";
 const SIDES = ["left", "right"];
@@ -34,7 +35,7 @@ export class CompareView {
 
   /** Offer these models on both sides; the second side begins with the second model. @param {string[]} names */
   offer(names) {
-    const kept = JSON.parse(localStorage.getItem(KEPT) ?? "[]");
+    const kept = JSON.parse(ofBrowser.get(KEPT) || "[]");
     this.columns.forEach(({ model }, at) => {
       if (!model.value) model.want(kept[at] ?? names[at] ?? "");
       model.offer(names);
@@ -46,7 +47,7 @@ export class CompareView {
     if (this.composer.isEmpty || this.busy || !this.#able) return;
     const { text, files } = this.composer.take();
     for (const { talk } of this.columns) talk.say(text, files);
-    localStorage.setItem(KEPT, JSON.stringify(this.columns.map(({ model }) => model.value)));
+    ofBrowser.set(KEPT, JSON.stringify(this.columns.map(({ model }) => model.value)));
   }
 
   get #able() {

@@ -3,6 +3,7 @@
 import { attachmentView } from "./attachment_view.js";
 import { attached } from "./attachments.js";
 import { found, tell } from "./element.js";
+import { ofTab } from "./text_storage.js";
 
 /** @import { Attachment } from "./attachments.js" */
 
@@ -31,8 +32,8 @@ export class Composer {
       on.send();
     });
     this.stop.addEventListener("click", () => on.stop());
-    this.box.addEventListener("input", () => sessionStorage.setItem(DRAFT + prefix, this.box.value));
-    this.box.value = sessionStorage.getItem(DRAFT + prefix) ?? "";
+    this.box.addEventListener("input", () => ofTab.set(DRAFT + prefix, this.box.value));
+    this.box.value = ofTab.get(DRAFT + prefix);
     this.list = found(`${prefix}attachments`, HTMLElement);
     this.trouble = found(`${prefix}attach-trouble`, HTMLElement);
     this.#takeFiles();
@@ -88,7 +89,7 @@ export class Composer {
 
   set text(text) {
     this.box.value = text;
-    sessionStorage.setItem(DRAFT + this.prefix, text);
+    ofTab.set(DRAFT + this.prefix, text);
   }
 
   get isEmpty() {

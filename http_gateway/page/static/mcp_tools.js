@@ -7,8 +7,8 @@ import { ask } from "./api.js";
 
 /** Which tools each server offers, as long as the page is open. @type {Map<string, Promise<any[]>>} */
 const offers = new Map();
-/** The server of each tool that a request named, by the tool's name. @type {Map<string, string>} */
-const known = new Map();
+/** The names of the tools that requests had of each server. @type {Map<string, Set<string>>} */
+const named = new Map();
 
 /** @returns {Promise<string[]>} the URLs of the servers */
 export async function mcpServers() {
@@ -38,10 +38,11 @@ export async function withMcpTools(settings) {
   const tools = [...settings.tools];
   const names = new Set(tools.map((/** @type {any} */ tool) => tool?.function?.name));
   for (const url of settings.servers) {
-    for (const { name, description, inputSchema: parameters } of await offered(url)) {
+    const theirs = await offered(url);
+    named.set(url, new Set(theirs.map(({ name }) => name)));
+    for (const { name, description, inputSchema: parameters } of theirs) {
       if (names.has(name)) throw new Error(`Two tools are named ${name}: choose one server, or rename yours.`);
       names.add(name);
-      known.set(name, url);
       tools.push({ type: "function", function: { name, description, parameters } });
     }
   }
@@ -54,8 +55,7 @@ export async function withMcpTools(settings) {
  * @param {string[]} servers that the settings name
  */
 export function serverOf(name, servers) {
-  const url = known.get(name) ?? "";
-  return servers.includes(url) ? url : "";
+  return servers.find((url) => named.get(url)?.has(name)) ?? "";
 }
 
 /**

@@ -136,7 +136,7 @@ export class AnswerView {
       this.versions.node,
       this.again,
       this.goOn,
-      copyButton(() => answer.content, "quiet"),
+      copyButton(() => answer.parts.text, "quiet"),
       button("Branch", on.branch),
       button("Delete", on.remove),
     );
@@ -174,10 +174,11 @@ export class AnswerView {
 
   /** @param {Answer} answer @param {boolean} over */
   #draw(answer, over) {
-    this.thoughts.hidden = !answer.reasoning;
-    if (this.thought.textContent?.length !== answer.reasoning.length) this.thought.textContent = answer.reasoning;
+    const { reasoning, text } = answer.parts;
+    this.thoughts.hidden = !reasoning;
+    if (this.thought.textContent?.length !== reasoning.length) this.thought.textContent = reasoning;
     if (this.probabilities && answer.tokens.length) this.#showTokens(answer);
-    else this.rendered.show(answer.content, over);
+    else this.rendered.show(text, over);
   }
 
   /** @param {Answer} answer */

@@ -8,7 +8,7 @@ export class ModelChoice {
   /** @type {string[]} */
   #names = [];
   #value = "";
-  /** Of an opened chat, until the cell offers it. */
+  /** What the user or an opened chat chose, which is taken whenever the cell offers it. */
   #wanted = "";
   /** What the list shows, and which of it Enter takes. @type {HTMLElement[]} */
   #shown = [];
@@ -105,7 +105,7 @@ export class ModelChoice {
     const node = make("li", { role: "option", id: `${this.id}-${at}`, "data-value": name, "aria-selected": chosen }, make("b", {}, last(name)), make("span", { class: "dim" }, ` ${name}`));
     node.addEventListener("pointerdown", (event) => {
       event.preventDefault(); // the box keeps the focus
-      this.#take(name);
+      this.want(name);
       this.#close();
     });
     return node;
@@ -130,7 +130,7 @@ export class ModelChoice {
       else this.#open();
     } else if (event.key === "Enter" && this.#isOpen) {
       const name = this.#shown[this.#at]?.dataset.value;
-      if (name) this.#take(name);
+      if (name) this.want(name);
       this.#close();
     } else if (event.key === "Escape" && this.#isOpen) {
       this.#close();

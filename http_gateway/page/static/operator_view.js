@@ -14,6 +14,7 @@ import { Rows } from "./rows.js";
 
 const PAUSE_MS = 2000;
 const MOST_LINES = 200;
+const OWN_LOGS = 2; // of the gateway and the admin server, which every cell has
 const OWN = "Those of your key or address only: the cell's operators see all.";
 
 export class OperatorView {
@@ -21,23 +22,28 @@ export class OperatorView {
 
   constructor() {
     this.parts = [
-      new Part("requests", "cell/requests", ({ all, requests }) => {
+      new Part("requests", () => "cell/requests", ({ all, requests }) => {
         this.requests.show(requests);
         return all ? "" : OWN;
       }),
-      new Part("keys", "cell/keys", ({ all, keys, since_s: sinceS }) => {
+      new Part("keys", () => "cell/keys", ({ all, keys, since_s: sinceS }) => {
         this.keys.show(keys);
         return `Since this gateway began, ${new Date(sinceS * 1000).toLocaleString()}. ${all ? "" : OWN}`;
       }),
-      new Part("changes", "events?limit=50", (changes) => {
+      new Part("changes", () => "events?limit=50", (changes) => {
         this.changes.show(changes);
         return "";
       }),
-      new Part("log", "cell/log", ({ lines }) => {
+      new Part("log", () => `cell/log?${new URLSearchParams({ server: this.server.value })}`, ({ lines }) => {
         this.#showLog(lines);
-        return "Of this gateway. The other servers write theirs where they run.";
+        return "";
       }),
     ];
+    this.server = found("log-server", HTMLSelectElement);
+    this.server.addEventListener("change", () => {
+      this.log.replaceChildren();
+      this.#look();
+    });
     this.requests = new Rows(found("requests", HTMLElement), {
       key: (/** @type {Request} */ one) => String(one.number),
       row: (/** @type {Request} */ one) => this.#request(one),
@@ -64,6 +70,17 @@ export class OperatorView {
     this.#look();
   }
 
+  /** Offer the logs of these model servers. @param {string[]} addresses */
+  set servers(addresses) {
+    const known = [...this.server.options].slice(OWN_LOGS).map(({ value }) => value);
+    if (known.join(" ") === addresses.join(" ")) return;
+    const chosen = this.server.value;
+    while (this.server.length > OWN_LOGS) this.server.remove(OWN_LOGS);
+    this.server.append(...addresses.map((address) => make("option", { value: address }, address)));
+    this.server.value = chosen;
+    if (this.server.selectedIndex < 0) this.server.value = "";
+  }
+
   #look() {
     for (const part of this.parts) part.watch(this.#shown && !document.hidden);
   }
@@ -79,7 +96,7 @@ export class OperatorView {
     return row(
       [make("code", {}, one.key), make("div", { class: "dim" }, one.id)],
       [one.model || "–", make("div", { class: "dim" }, one.path)],
-      [make("span", { class: one.phase === "answering" ? "good" : "busy" }, one.phase), one.sent_bytes > 0 && make("div", { class: "dim" }, `${bytes(one.sent_bytes)} sent`)],
+      [make("span", { class: ["answering", "decode"].includes(one.phase) ? "good" : "busy" }, one.phase), one.sent_bytes > 0 && make("div", { class: "dim" }, `${bytes(one.sent_bytes)} sent`)],
       [duration(one.running_s), one.queue_s !== null && make("div", { class: "dim" }, `${duration(one.queue_s)} in the queue`)],
       make("div", { class: "row-actions" }, trace, end),
     );
@@ -111,11 +128,12 @@ function useRow(one) {
 /** One part that opens and closes, and asks for its values every two seconds while it is open. */
 class Part {
   #timer = 0;
+  #asking = 0;
   #seen = false;
 
   /**
    * @param {string} name of its elements
-   * @param {string} path
+   * @param {() => string} path
    * @param {(reply: any) => string} show returns a note on what is shown; "": none
    */
   constructor(name, path, show) {
@@ -136,12 +154,16 @@ class Part {
   /** Do something, then look again; say what goes wrong. @param {() => Promise<unknown>} first */
   async does(first) {
     clearTimeout(this.#timer);
+    const mine = ++this.#asking;
     let again = true;
     try {
       await first();
-      tell(this.note, this.show(await (await ask(this.path)).json()));
+      const reply = await (await ask(this.path())).json();
+      if (mine !== this.#asking) return; // a newer question is on its way
+      tell(this.note, this.show(reply));
       this.note.classList.remove("trouble");
     } catch (error) {
+      if (mine !== this.#asking) return;
       tell(this.note, error instanceof Error ? error.message : String(error));
       this.note.classList.add("trouble");
       // A right that is missing does not come by asking again.

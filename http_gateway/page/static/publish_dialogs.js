@@ -16,9 +16,6 @@ export class PublishDialogs {
     this.#sends("unpublish-form", this.unpublishing, "unpublish-trouble", () => {
       return ask("unpublish", { body: { model: this.unpublished.textContent } });
     });
-    for (const button of document.querySelectorAll("dialog [data-close]")) {
-      button.addEventListener("click", () => button.closest("dialog")?.close());
-    }
   }
 
   /** Names of models begin with it. @param {string} cell */

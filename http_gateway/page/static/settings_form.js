@@ -2,6 +2,7 @@
 
 import { make, tell } from "./element.js";
 import { mcpServers, offered } from "./mcp_tools.js";
+import { ofBrowser } from "./text_storage.js";
 
 /** @import { Settings } from "./conversation.js" */
 
@@ -149,7 +150,7 @@ export class SettingsForm {
     /** @type {Record<string, string | boolean | string[]>} */
     const values = { servers: this.#ticked, runs: this.runs.checked, system: this.system.value, stop: this.stop.value, tools: this.tools.value, choice: this.toolChoice.value, schema: this.schema.value, probabilities: this.probabilities.checked };
     for (const [name, input] of this.numbers) values[name] = input.value;
-    if (this.#model) localStorage.setItem(KEPT, JSON.stringify({ ...kept(), [this.#key]: values }));
+    if (this.#model) ofBrowser.set(KEPT, JSON.stringify({ ...kept(), [this.#key]: values }));
   }
 
   /** @param {Record<string, any>} values */
@@ -172,7 +173,7 @@ export class SettingsForm {
 
 /** Settings by model. @returns {Record<string, Record<string, any>>} */
 function kept() {
-  return JSON.parse(localStorage.getItem(KEPT) ?? "{}");
+  return JSON.parse(ofBrowser.get(KEPT) || "{}");
 }
 
 /** @param {() => unknown} read @returns {string} what it throws, in words; "" if nothing */

@@ -12,6 +12,7 @@ import { Transcript } from "./transcript.js";
 /** @import { Settings, Turn, UserTurn } from "./conversation.js" */
 /** @import { TurnActions } from "./message_view.js" */
 
+const KEEP_MS = 3000; // between two states of an answer that is coming
 const MOST_ROUNDS = 16; // of calls that run by themselves, before a person is asked again
 
 /**
@@ -109,8 +110,8 @@ export class Talk {
     }
   }
 
-  /** @param {{ asks?: boolean, goesOn?: boolean }} how `asks`: the last turn was just sent */
-  async #ask({ asks = false, goesOn = false }) {
+  /** @param {{ asks?: boolean, goesOn?: boolean, cuts?: boolean }} how `asks`: the last turn was just sent; `cuts`: the oldest are left out so that it fits */
+  async #ask({ asks = false, goesOn = false, cuts = false }) {
     const { conversation } = this;
     this.transcript.tell("");
     this.transcript.show(conversation);
@@ -118,6 +119,7 @@ export class Talk {
     this.on.busy();
     try {
       const settings = await withMcpTools(this.of.settings());
+      if (cuts) conversation.left = await cutToFit(this.of.model(), conversation, settings);
       if (!(await this.#fits(conversation, settings, asks)) || running.signal.aborted) return;
       await this.#answer(conversation, settings, running.signal, { asks, goesOn });
     } catch (error) {
@@ -163,7 +165,14 @@ export class Talk {
     this.transcript.streaming = turn;
     if (this.conversation === conversation) this.transcript.show(conversation);
     this.on.told("Answering");
-    const status = await complete(body, answer, { signal, came: () => this.transcript.draw() });
+    let keptMs = -KEEP_MS;
+    const came = () => {
+      this.transcript.draw();
+      if (answer.isEmpty || performance.now() - keptMs < KEEP_MS) return;
+      keptMs = performance.now();
+      this.on.changed(conversation); // a tab may be closed at any time
+    };
+    const status = await complete(body, answer, { signal, came });
     if (this.transcript.streaming === turn) this.transcript.streaming = null;
     if (status === 401) this.on.unauthorized(answer.error);
     this.on.told(answer.error ? "The answer failed" : "The answer is complete");
@@ -178,11 +187,9 @@ export class Talk {
    */
   #failed(conversation, why, asks, ...remedies) {
     const last = conversation.turns.at(-1);
-    if (asks && last?.kind === "user") {
-      if (this.conversation !== conversation) conversation.drop(last);
-      else if (this.on.returned(last)) conversation.drop(last);
-    }
-    if (this.conversation === conversation) this.transcript.tell(why, ...remedies);
+    if (this.conversation !== conversation) return; // the message stays, to be asked again
+    if (asks && last?.kind === "user" && this.on.returned(last)) conversation.drop(last);
+    this.transcript.tell(why, ...remedies);
   }
 
   /**
@@ -193,21 +200,21 @@ export class Talk {
     const why = await excess(this.of.model(), conversation, settings);
     if (!why) return true;
     const drop = make("button", { type: "button", class: "primary" }, "Leave out the oldest turns and send");
-    drop.addEventListener("click", () => void this.#shorten(conversation, settings));
+    drop.addEventListener("click", () => void this.#shorten(conversation));
     this.#failed(conversation, why, asks, drop);
     return false;
   }
 
-  /** Leave out turns until the chat fits, and ask. @param {Conversation} conversation @param {Settings} settings */
-  async #shorten(conversation, settings) {
+  /** Leave out turns until the chat fits, and ask. @param {Conversation} conversation */
+  async #shorten(conversation) {
     if (this.busy || this.conversation !== conversation) return;
     const asks = conversation.turns.at(-1)?.kind !== "user";
     if (asks) {
       const { text, files } = this.on.taken();
+      if (!text.trim() && !files.length) return;
       conversation.say(text, files);
     }
-    conversation.left = await cutToFit(this.of.model(), conversation, settings);
-    await this.#ask({ asks });
+    await this.#ask({ asks, cuts: true });
   }
 
   /** @param {Conversation} conversation */

@@ -17,6 +17,7 @@ export class VersionsDialog {
 
   /** @param {string} model @param {boolean} mayChange */
   async open(model, mayChange) {
+    const opened = (this.opened = Symbol(model)); // another may be opened before the answer comes
     found("versions-model", HTMLElement).textContent = model;
     this.list.replaceChildren(make("li", { class: "dim" }, "…"));
     tell(this.trouble, "");
@@ -24,9 +25,11 @@ export class VersionsDialog {
     try {
       /** @type {Version[]} */
       const versions = await (await ask(`versions?${new URLSearchParams({ model })}`)).json();
+      if (opened !== this.opened) return;
       const current = versions.find((one) => one.current);
       this.list.replaceChildren(...versions.map((one) => this.#version(model, one, current, mayChange)));
     } catch (error) {
+      if (opened !== this.opened) return;
       this.list.replaceChildren();
       tell(this.trouble, error instanceof Error ? error.message : String(error));
     }

@@ -33,13 +33,13 @@ from model_server.engine.step_program import (
     series_name,
 )
 from model_server.engine.types import Row, RowResult, SlotMask, SlotSampling, Step, StepResult, Top
-from model_server.kernels.local_devices import full
+from model_server.kernels.local_devices import zeros_from_host
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 
 
 def zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
-    return full(shape.shape, 0, shape.dtype, shape.sharding)
+    return zeros_from_host(shape.shape, shape.dtype, shape.sharding)
 
 
 def batches_of(copies: Sequence[tuple[int, ...]], width: int) -> Iterator[np.ndarray]:

@@ -62,7 +62,7 @@ def expert_product(form: ExpertForm, x: jax.Array, tiles: Tiles, by: ByExpert) -
     """
     made = jax.ShapeDtypeStruct((by.rows.shape[0], form.outputs), jnp.float32)
     call = jax.ffi.ffi_call(f"sax_cpu_{_kind(form)}", made)
-    return call(x.astype(jnp.float32), *by, *_parts(tiles))
+    return call(x.astype(jnp.float32), *by, *_parts(tiles), **_numbers(form))
 
 
 def _forward(form: ExpertForm, x: jax.Array, tiles: Tiles, by: ByExpert) -> Any:
@@ -101,7 +101,7 @@ def gated_expert_product(
     made = jax.ShapeDtypeStruct((by.rows.shape[0], form.outputs), jnp.float32)
     call = jax.ffi.ffi_call(f"sax_cpu_{_kind(form)}_gated", made)
     given = (*by, *_parts(gates), *_parts(ups))
-    return call(x.astype(jnp.float32), *given, gate=np.int32(GATES[gate]))
+    return call(x.astype(jnp.float32), *given, gate=np.int32(GATES[gate]), **_numbers(form))
 
 
 _FUNCTIONS = {
@@ -146,7 +146,11 @@ def weights_of(form: ExpertForm, tiles: Tiles) -> jax.Array:
 
 
 def _kind(form: ExpertForm) -> str:
-    return "experts" if form.of_bytes is None else "quantized_experts"
+    return "experts" if form.of_bytes is None else "experts_in_bytes"
+
+
+def _numbers(form: ExpertForm) -> dict[str, np.int32]:
+    return {} if form.of_bytes is None else {"float4": np.int32(form.of_bytes.float4)}
 
 
 def _parts(tiles: Tiles) -> tuple[Any, ...]:

@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 _TARGETS = tuple(
     f"sax_cpu_{kernel}"
     for kernel in (
-        *("plain", "quantized", "low_rank"),
-        *("experts", "experts_gated", "quantized_experts", "quantized_experts_gated"),
+        *("plain", "low_rank", "experts", "experts_gated"),
         # A kernel whose arguments changed has another name, so that an older library is refused.
+        *("in_bytes", "experts_in_bytes", "experts_in_bytes_gated"),
         *("unwritten", "overwrite", "write", "attend_to_pages"),
         *("rms_norm", "gated", "heads"),
         "choose_tokens",

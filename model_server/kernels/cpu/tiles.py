@@ -16,6 +16,7 @@ import numpy as np
 
 from model_server.kernels.aligned import aligned_empty
 from model_server.kernels.cpu.native import library
+from model_server.kernels.small_numbers import float4_numbers
 
 ROWS = 16  # of a tile
 _ALL = np.zeros(0, np.int32)  # as live rows
@@ -97,7 +98,8 @@ class ByteTiles(NamedTuple):
     a weight of 8 bits, but not the range.
     """
 
-    values: Any  # u8[N / 16, K / 4 or K / 8, 16, 4]: plus 128; or two of 4 bits, plus 8
+    # u8[N / 16, K / 4 or K / 8, 16, 4]: plus 128; or two of 4 bits, or of float4 bits, plus 8
+    values: Any
     scales: Any  # f16[N / 16, K / block, 16]
     offsets: Any | None  # f16[N / 16, K / block, 16]
     units: Any  # f32[N / 16, 2, 16]: of scales, of offsets
@@ -107,7 +109,7 @@ class Blocks(Protocol):
     """A quantised weight as checkpoints give it."""
 
     @property
-    def values(self) -> np.ndarray: ...  # i8[N, K]
+    def values(self) -> np.ndarray: ...  # i8[N, K]; the bits of float4 as whole numbers of 4 bits
 
     @property
     def scales(self) -> np.ndarray: ...  # f32[N, K / block]
@@ -123,6 +125,7 @@ class ByteForm(NamedTuple):
     block: int  # numbers of a row that share a scale
     bits: int  # 8 or 4
     offset: bool
+    float4: bool = False  # numbers of 4 bits are e2m1
 
     @property
     def fits(self) -> bool:
@@ -154,6 +157,7 @@ def lay_out_bytes(form: ByteForm, blocks: Blocks, made: ByteTiles) -> None:
     own = "sax_cpu_tile_bytes" if form.bits == 8 else "sax_cpu_tile_nibbles"
     _lay_out(own, blocks.values.view(np.int8), made.values)
     made.units[:] = 0
+    unit = 0.5 if form.float4 else 1.0  # the kernels have twice the number of float4
     for place, (numbers, to) in enumerate(
         zip((blocks.scales, blocks.offsets), (made.scales, made.offsets), strict=True)
     ):
@@ -163,7 +167,7 @@ def lay_out_bytes(form: ByteForm, blocks: Blocks, made: ByteTiles) -> None:
         padded[: len(numbers)] = numbers
         largest = np.maximum(np.abs(padded).max(1), 1e-30)
         to[:] = (padded / largest[:, None]).reshape(-1, ROWS, to.shape[1]).swapaxes(1, 2)
-        made.units[:, place] = largest.reshape(-1, ROWS)
+        made.units[:, place] = (unit if place == 0 else 1.0) * largest.reshape(-1, ROWS)
 
 
 def byte_rows(tiles: ByteTiles, form: ByteForm, index: jax.Array) -> jax.Array:
@@ -172,9 +176,11 @@ def byte_rows(tiles: ByteTiles, form: ByteForm, index: jax.Array) -> jax.Array:
     taken = tiles.values.at[tile, :, lane].get(mode="clip")  # u8[T, K / 4 or K / 8, 4]
     if form.bits == 4:
         taken = jnp.stack([taken & 15, taken >> 4], axis=2)
-    values = taken.reshape(index.shape[0], -1).astype(jnp.float32) - (
-        8.0 if form.bits == 4 else 128.0
-    )
+    flat = taken.reshape(index.shape[0], -1)
+    if form.float4:
+        values = 2 * float4_numbers(flat ^ 8)
+    else:
+        values = flat.astype(jnp.float32) - (8.0 if form.bits == 4 else 128.0)
     units = tiles.units.at[tile, :, lane].get(mode="clip")  # f32[T, 2]
 
     def of_blocks(parts: jax.Array, place: int) -> jax.Array:
@@ -196,9 +202,10 @@ def byte_product(
     """
     made = jax.ShapeDtypeStruct((x.shape[0], form.shape[0]), jnp.float32)
     offsets = np.zeros((0, 0, 0), np.float16) if tiles.offsets is None else tiles.offsets
-    call = jax.ffi.ffi_call("sax_cpu_quantized", made)
+    call = jax.ffi.ffi_call("sax_cpu_in_bytes", made)
     rows = _ALL if live is None else live
-    return call(x.astype(jnp.float32), rows, tiles.values, tiles.scales, offsets, tiles.units)
+    given = (rows, tiles.values, tiles.scales, offsets, tiles.units)
+    return call(x.astype(jnp.float32), *given, float4=np.int32(form.float4))
 
 
 def _forward_bytes(form: ByteForm, x: jax.Array, tiles: ByteTiles, live: jax.Array | None) -> Any:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.loading.audio.audio_programs import AudioPrograms, Heard, Prompts
+from model_server.loading.audio.audio_programs import AudioPrograms, Heard, Prompts, Texts
 from model_server.loading.audio.loaded_audio import WAIT_S, LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.batch_plan import BatchPlan
@@ -20,6 +20,7 @@ from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
 from model_server.loading.weights import mismatches, read_weights
+from model_server.models.audio.alignment import alignment_heads
 from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
 from model_server.models.audio.speech_rules import SpeechRow
 from model_server.models.audio.speech_tokens import read_speech_tokens
@@ -48,7 +49,8 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
         raise CheckpointError(found)
     tokens = read_speech_tokens(checkpoint, recipe.config)
     layout = recipe.serving.layout.placed(jax.local_devices())
-    programs = AudioPrograms(recipe, tokens, layout)
+    heads = alignment_heads(checkpoint.generation_config, recipe.config)
+    programs = AudioPrograms(recipe, tokens, layout, heads)
     programs.compile(report)
 
     sizes, minutes = recipe.config, recipe.serving.max_minutes
@@ -70,6 +72,7 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
             form=SoundForm(sizes.bins, sizes.frames, 60 * minutes),
             frames=sizes.frames,
             context=sizes.context,
+            times_words=bool(heads),
             batching={ONLY: Batching(max(programs.sizes), WAIT_S, context.config.queue)},
             **fields,
         ),
@@ -106,16 +109,20 @@ class AudioBatches:
         cache, row, heard = self._read(padded, cross)
         while not np.asarray(row.done).all() and not all(each.gone.is_set() for each in windows):
             cache, row = self._programs.choose(self._leaves, cross, cache, row)
-        return _written(padded, row, heard)[: len(windows)]
+        written = _written(padded, row, heard)
+        if any(each.times for each in windows):
+            written = self._timed(padded, written, cross)
+        return written[: len(windows)]
 
     def warm(self, report: Report) -> None:
         """Run every program once, so that no request pays for a first run."""
         config, tokens = self._programs.recipe.config, self._programs.tokens
+        times = config.positions if self._programs.heads else 0
         for done, size in enumerate(self._programs.sizes):
             report(Progress("running bucket", done, len(self._programs.sizes)))
             for previous in ((), (tokens.start,)):  # prompts of both lengths
                 silence = np.zeros((config.frames, config.bins), np.float32)
-                window = SpeechWindow(silence, previous, None, None, 0.0, 0, 2, Event())
+                window = SpeechWindow(silence, previous, None, None, 0.0, 0, 2, Event(), times)
                 self.run([window] * size)
 
     def close(self) -> None:
@@ -123,6 +130,29 @@ class AudioBatches:
         self._leaves = ()
         self._programs.close()
         self.closed = True
+
+    def _timed(
+        self, windows: Sequence[SpeechWindow], written: Sequence[WrittenWindow], cross: Any
+    ) -> list[WrittenWindow]:
+        """Add what the heads that follow the sound look at, for the windows that ask for times."""
+        lines = [self._text(*each) for each in zip(windows, written, strict=True)]
+        tokens = np.zeros((len(lines), self._programs.most_text), np.int32)
+        for row, line in zip(tokens, lines, strict=True):
+            row[: len(line)] = line
+        # Of a window that asks for none, any will do.
+        positions = np.asarray([max(each.times, 1) for each in windows], np.int32)
+        looked = np.asarray(self._programs.align(self._leaves, cross, Texts(tokens, positions)))
+        return [
+            answer._replace(looked=each[:, : len(line), : window.times]) if window.times else answer
+            for window, answer, line, each in zip(windows, written, lines, looked, strict=True)
+        ]
+
+    def _text(self, window: SpeechWindow, written: WrittenWindow) -> list[int]:
+        """Return the tokens of an answer as the model was trained to give it without timestamps."""
+        tokens = self._programs.tokens
+        control = (tokens.start, window.language, window.task, tokens.no_timestamps)
+        text = (token for token in written.tokens if token < tokens.end)
+        return [*(each for each in control if each is not None), *text, tokens.end]
 
     def _mels(self, windows: Sequence[SpeechWindow]) -> np.ndarray:
         """f32[B, frames, bins]"""

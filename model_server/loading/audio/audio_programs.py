@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.loading.batch_plan import code_and_most, compiled_all
 from model_server.loading.loaded_model import Report
 from model_server.models.audio import whisper
+from model_server.models.audio.alignment import Heads
 from model_server.models.audio.audio_recipe import AudioRecipe
 from model_server.models.audio.speech_rules import SpeechRow, advanced
 from model_server.models.audio.speech_tokens import SpeechTokens
@@ -41,6 +42,13 @@ class Prompts(NamedTuple):
     seed: Any  # u32[B]
 
 
+class Texts(NamedTuple):
+    """Texts of a batch, to find where they are said."""
+
+    tokens: Any  # i32[B, T]: control tokens, the text, the end
+    positions: Any  # i32[B], of the encoder that hold sound
+
+
 class Heard(NamedTuple):
     """Guesses from the start of a transcript."""
 
@@ -49,7 +57,7 @@ class Heard(NamedTuple):
 
 
 class _ProgramKey(NamedTuple):
-    kind: str  # encode, read or choose
+    kind: str  # encode, read, choose or align
     rows: int
     prompt: int = 0  # tokens
 
@@ -57,9 +65,11 @@ class _ProgramKey(NamedTuple):
 class AudioPrograms:
     """The compiled programs of one model."""
 
-    def __init__(self, recipe: AudioRecipe, tokens: SpeechTokens, layout: Layout) -> None:
-        """layout: the recipe's, on devices."""
-        self.recipe, self.tokens, self._layout = recipe, tokens, layout
+    def __init__(
+        self, recipe: AudioRecipe, tokens: SpeechTokens, layout: Layout, heads: Heads = ()
+    ) -> None:
+        """layout: the recipe's, on devices. heads: those that follow the sound; (): none does."""
+        self.recipe, self.tokens, self._layout, self.heads = recipe, tokens, layout, heads
         config = recipe.config
         self.sizes = layout.even(recipe.serving.batches)
         self._leaves = tuple(leaf_shapes(recipe.blueprint, layout))
@@ -67,9 +77,11 @@ class AudioPrograms:
         # Half of the context is for text that came before, as in the paper.
         self.most_previous = config.context // 2 - 1
         self.prompts = (_CONTROL, 1 + self.most_previous + _CONTROL)
+        self.most_text = _CONTROL + 1 + config.context // 2 + 1  # with no_timestamps and the end
 
     def compile(self, report: Report) -> None:
         kinds = [("encode", 0), *(("read", each) for each in self.prompts), ("choose", 0)]
+        kinds += [("align", self.most_text)] if self.heads else []
         keys = [_ProgramKey(kind, size, prompt) for size in self.sizes for kind, prompt in kinds]
         self._compiled = compiled_all(keys, lambda key: self._lowered(key).compile(), report)
 
@@ -106,6 +118,10 @@ class AudioPrograms:
         """Choose up to STEPS more tokens of each answer; cache and rows are consumed."""
         return self._compiled[_ProgramKey("choose", len(row.token))](leaves, cross, cache, row)
 
+    def align(self, leaves: Sequence[jax.Array], cross: WhisperCache, texts: Texts) -> jax.Array:
+        """f32[B, A, T, S]: what each head that follows the sound looks at for each token."""
+        return self._compiled[_ProgramKey("align", *texts.tokens.shape)](leaves, cross, texts)
+
     def close(self) -> None:
         self._compiled.clear()
 
@@ -115,6 +131,11 @@ class AudioPrograms:
             mels = self._shape((key.rows, config.frames, config.bins), jnp.float32)
             made = jax.jit(self._encode, out_shardings=cross.keys.sharding)
             return made.lower(self._leaves, mels)
+        if key.kind == "align":
+            texts = Texts(
+                self._shape((key.rows, key.prompt), jnp.int32), self._shape((key.rows,), jnp.int32)
+            )
+            return jax.jit(self._align, out_shardings=rows).lower(self._leaves, cross, texts)
         cache = self._cache(key.rows)
         if key.kind == "read":
             shapes = self._prompts(key.rows, key.prompt)
@@ -134,6 +155,10 @@ class AudioPrograms:
         config, weights = self.recipe.config, self._arrays(leaves)
         states = whisper.encode(config, weights, mels, self._shards(len(mels)))
         return whisper.crossed(config, weights, states)
+
+    def _align(self, leaves: Sequence[jax.Array], cross: WhisperCache, texts: Texts) -> jax.Array:
+        config, weights = self.recipe.config, self._arrays(leaves)
+        return whisper.alignment(config, weights, cross, *texts, self.heads)
 
     def _read(
         self, leaves: Sequence[jax.Array], cross: WhisperCache, prompts: Prompts

@@ -27,6 +27,7 @@ class SpeechWindow(NamedTuple):
     seed: int
     limit: int  # tokens of the answer
     gone: Event  # set once nobody waits for it
+    times: int = 0  # positions of the encoder that hold sound, to time each token; 0: none is timed
 
 
 class WrittenWindow(NamedTuple):
@@ -36,6 +37,9 @@ class WrittenWindow(NamedTuple):
     logprob: float  # of all tokens and the end
     no_speech: float  # probability
     language: int | None  # token
+    # f32[A, T, S]: of each head that follows the sound, what it looks at for each token of the text
+    # alone, with the one before it and the end; None: not asked for
+    looked: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class LoadedAudio(LoadedBatches):
     form: SoundForm  # of sounds that windows are cut from
     frames: int  # of one window
     context: int  # tokens of prompt and answer
+    times_words: bool = False  # it has heads that follow the sound
     methods: tuple[str, ...] = ("am.recognize", "am.transcribe")
 
     @property

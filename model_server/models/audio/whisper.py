@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from model_server.models.audio.alignment import Heads
 from model_server.models.audio.audio_recipe import (
     AUDIO_DEFAULTS,
     AudioClass,
@@ -104,6 +106,54 @@ def decode(
     return _normed(x, weights["decoder_norm"]), cache
 
 
+def alignment(
+    config: WhisperConfig,
+    weights: Tree,
+    cross: WhisperCache,
+    tokens: jax.Array,
+    positions: jax.Array,
+    heads: Heads,
+) -> jax.Array:
+    """Read tokens i32[B, T] from the start; return f32[B, A, T, S], what each of A heads looks at.
+
+    positions: i32[B] of the encoder that hold sound, among which a head's shares are.
+    """
+    rows, count = tokens.shape
+    x = weights["table"][tokens].astype(jnp.float32)
+    x = x + weights["positions"][:count].astype(jnp.float32)
+    seen = jnp.broadcast_to(jnp.tri(count, dtype=bool), (rows, count, count))
+    sound = jnp.arange(config.positions) < positions[:, None, None]  # bool[B, 1, S]
+
+    def layer(carry: Any, held: Any) -> tuple[Any, None]:
+        x, looked = carry
+        (which, place), held, cross = held
+        own = _keys_and_values(config, held["attention"], _normed(x, held["norm"]), x.dtype)
+        x = x + _attend(config, held["attention"], _normed(x, held["norm"]), own, seen)
+        normed = _normed(x, held["cross_norm"])
+        queries = _queries(config, held["cross"], normed, cross.keys.dtype)
+        shares = _shares(queries[:, :, which], cross.keys[:, :, which], sound)
+        looked = looked.at[:, place].set(shares, mode="drop")
+        x = x + _attend(config, held["cross"], normed, cross, None)
+        return (_fed_forward(config, held, x), looked), None
+
+    looked = jnp.zeros((rows, len(heads), count, config.positions), jnp.float32)
+    layers = (_of_layers(heads, config.layers[1]), weights["decoder"], cross)
+    (_, looked), _ = lax.scan(layer, (x, looked), layers)
+    return looked
+
+
+def _of_layers(heads: Heads, layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """i32[L, M] of each layer: its heads among these, and their places; len(heads) where it has
+    fewer than M."""
+    places = [[at for at, (of, _) in enumerate(heads) if of == layer] for layer in range(layers)]
+    shape = layers, max(map(len, places))
+    which, place = np.zeros(shape, np.int32), np.full(shape, len(heads), np.int32)
+    for layer, found in enumerate(places):
+        which[layer, : len(found)] = [heads[at][1] for at in found]
+        place[layer, : len(found)] = found
+    return which, place
+
+
 def logits(weights: Tree, x: jax.Array) -> jax.Array:
     """Map vectors f32[..., D] to logits f32[..., V]."""
     head = weights["table"] if weights["head"] is None else weights["head"]
@@ -119,12 +169,28 @@ def _written(
     held: Tree,
 ) -> WhisperCache:
     """Return the cache with keys and values of x f32[B, T, D] at a layer, rows and positions."""
-    normed = _normed(x, held["norm"])
-    keys, values = (
-        _split(_product(normed, attention[name]), config.heads[1]).astype(cache.keys.dtype)
-        for name in ("k", "v")
+    made = _keys_and_values(config, attention, _normed(x, held["norm"]), cache.keys.dtype)
+    return WhisperCache(
+        cache.keys.at[place].set(made.keys), cache.values.at[place].set(made.values)
     )
-    return WhisperCache(cache.keys.at[place].set(keys), cache.values.at[place].set(values))
+
+
+def _keys_and_values(
+    config: WhisperConfig, attention: Tree, x: jax.Array, dtype: Any
+) -> WhisperCache:
+    """[B, T, H, Q] of one layer, from normalised f32[B, T, D]."""
+    made = (_split(_product(x, attention[name]), config.heads[1]) for name in ("k", "v"))
+    return WhisperCache(*(each.astype(dtype) for each in made))
+
+
+def _queries(config: WhisperConfig, attention: Tree, x: jax.Array, dtype: Any) -> jax.Array:
+    return _split(_product(x, attention["q"]), config.heads[1]).astype(dtype)
+
+
+def _shares(queries: jax.Array, keys: jax.Array, seen: jax.Array | None) -> jax.Array:
+    """f32[B, H, T, S]: how much each query looks at each key; seen: bool[B, T, S]."""
+    scores = _einsum("bthq,bshq->bhts", queries, keys) * queries.shape[-1] ** -0.5
+    return jax.nn.softmax(scores if seen is None else jnp.where(seen[:, None], scores, -jnp.inf))
 
 
 def _attend(
@@ -135,11 +201,8 @@ def _attend(
     seen: jax.Array | None,
 ) -> jax.Array:
     """Attend from f32[B, T, D] to [B, S, H, Q]; seen: bool[B, T, S], None: everything."""
-    queries = _split(_product(x, attention["q"]), config.heads[1]).astype(held.keys.dtype)
-    scores = _einsum("bthq,bshq->bhts", queries, held.keys) * queries.shape[-1] ** -0.5
-    if seen is not None:
-        scores = jnp.where(seen[:, None], scores, -jnp.inf)
-    shares = jax.nn.softmax(scores).astype(held.values.dtype)
+    queries = _queries(config, attention, x, held.keys.dtype)
+    shares = _shares(queries, held.keys, seen).astype(held.values.dtype)
     mixed = _einsum("bhts,bshq->bthq", shares, held.values)
     return _product(mixed.reshape(x.shape), attention["out"])
 

@@ -30,7 +30,8 @@ KEYS = KnownKeys(
     ),
     {
         "is_encoder_decoder": anything,
-        # Training, alignment of words and heads for other tasks.
+        # Training and heads for other tasks; heads that follow the sound are in
+        # generation_config.json.
         **ignored("activation_dropout", "alignment_heads", "apply_spec_augment", "chunk_length"),
         **ignored("classifier_proj_size", "decoder_layerdrop", "dropout", "encoder_layerdrop"),
         **ignored("forced_decoder_ids", "init_std", "mask_feature_length", "mask_feature_prob"),

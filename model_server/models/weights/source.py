@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ import numpy as np
 from model_server.checkpoints.region import Region, region_shape, whole
 from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
+
+Empty = Callable[[Sequence[int], Any], np.ndarray]  # as `aligned_empty`
 
 
 class Tensors(Protocol):
@@ -74,12 +76,21 @@ class WeightSource(ABC):
     def pieces(self, tensors: Tensors, region: Region) -> Iterator[RegionPiece]:
         """Pieces that make up a region; reads nothing yet."""
 
-    def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
-        """Read a region, aligned for a device, in this dtype (None: the widest stored)."""
+    def read(
+        self,
+        tensors: Tensors,
+        region: Region,
+        dtype: Any = None,
+        empty: Empty = aligned_empty,
+    ) -> np.ndarray:
+        """Read a region, aligned for a device, in this dtype (None: the widest stored).
+
+        empty: makes the array for a dtype that is given.
+        """
         shape = region_shape(region)
         if dtype is None:
             return self._read_widest(tensors, region, shape)
-        out = aligned_empty(shape, dtype)
+        out = empty(shape, dtype)
         for piece in self.pieces(tensors, region):
             piece.fill(tensors, out)
         return out
@@ -316,9 +327,15 @@ class PaddedColumns(WeightSource):
         if start < stop:
             yield from self.part.pieces(tensors, (*region[:-1], slice(start, stop)))
 
-    def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
+    def read(
+        self,
+        tensors: Tensors,
+        region: Region,
+        dtype: Any = None,
+        empty: Empty = aligned_empty,
+    ) -> np.ndarray:
         start, stop = region[-1].start, min(region[-1].stop, self.columns)
-        out = aligned_empty(region_shape(region), dtype or np.float32)
+        out = empty(region_shape(region), dtype or np.float32)
         if start < stop:
             found = self.part.read(tensors, (*region[:-1], slice(start, stop)), dtype)
             out = out if dtype else aligned_empty(out.shape, found.dtype)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.packed import FLOAT4, PackedBlocks, Packing
 from model_server.kernels.cpu import tiles
 from model_server.kernels.cpu.experts import ExpertForm
 from model_server.kernels.cpu.tiles import ByteForm, ByteTiles
@@ -140,9 +140,10 @@ def lay_out(
     tiles.lay_out_bytes(form_of((outputs, inputs), packing), blocks, into)
 
 
-_BITS = {"int8": 8, "int4": 4}
+_BITS = {"int8": 8, "int4": 4, FLOAT4: 4}
 
 
 def form_of(shape: tuple[int, int], packing: Packing) -> ByteForm:
     block = packing.block or shape[1]
-    return ByteForm(shape, block, _BITS.get(packing.kind, 8), packing.offset)
+    bits, is_float4 = _BITS.get(packing.kind, 8), packing.kind == FLOAT4
+    return ByteForm(shape, block, bits, packing.offset, is_float4)

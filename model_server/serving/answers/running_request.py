@@ -20,10 +20,16 @@ from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.request_account import RequestAccount
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics.registry import ModelServerMetrics
+from sax.activity import ServedPhase
 from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
 from sax.types import TokenChunk
 
 logger = logging.getLogger(__name__)
+_DOING = {
+    "encoding": "its prompt was still being read",
+    "queued": "it was still in the queue",
+    "prefill": "its {unseen} was still being computed",
+}
 
 
 class RunningRequest:
@@ -69,24 +75,16 @@ class RunningRequest:
         """Have the finished answer checked before its last chunk is told (see `CheckedSink`)."""
         self._sink = CheckedSink(self._sink, answer, self.account.checked)
 
-    def submit(self, engine_request: EngineRequest) -> None:
-        """Submit the sequence to the engine. Raises as the engine does."""
-        self._sequence = self.servable.submit(self.account.told(engine_request), self.receive)
-        self.account.submitted(engine_request)
-
     def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
         self.servable.reserve(engine_request)
         self._reserved = engine_request
 
-    def submit_reserved(
-        self, engine_request: EngineRequest, announce: Announce | None = None
-    ) -> None:
-        """Submit the sequence in its reserved place. Raises as the engine does."""
-        self._reserved = None
-        self._sequence = self.servable.submit(
-            self.account.told(engine_request), self.receive, reserved=True, announce=announce
-        )
+    def submit(self, engine_request: EngineRequest, announce: Announce | None = None) -> None:
+        """Submit the sequence, in its reserved place if it has one. Raises as the engine does."""
+        held, self._reserved = self._reserved is not None, None
+        asked = self.account.told(engine_request)
+        self._sequence = self.servable.submit(asked, self.receive, reserved=held, announce=announce)
         self.account.submitted(engine_request)
 
     def release(self) -> None:
@@ -109,6 +107,14 @@ class RunningRequest:
     def over(self) -> bool:
         """True once answered, refused or cancelled."""
         return self._over
+
+    @property
+    def phase(self) -> ServedPhase:
+        if self._times.first_s and self._answer is not None:
+            return "decode"
+        if self._sequence is None:
+            return "prefill" if self._reserved is not None else "encoding"
+        return "prefill" if self.servable.has_slot(self._sequence) else "queued"
 
     def refuse(self, exc: BaseException) -> None:
         """End the request before it began; the caller raises."""
@@ -171,12 +177,11 @@ class RunningRequest:
             return self._answer.push(update.result, update.finish)
         first = not self._times.first_s
         self._times.token(update, time.monotonic())
-        if not first:
-            return self._answer.push(update.result, update.finish)
-        self.servable.first_tokens.add(self._times.first_s - self._times.began_s)
-        self._answer.cached_tokens = update.cached
+        if first:
+            self.servable.first_tokens.add(self._times.first_s - self._times.began_s)
+            self._answer.cached_tokens = update.cached
         chunk = self._answer.push(update.result, update.finish)
-        return replace(chunk, queue_s=self._times.queue_s)
+        return replace(chunk, queue_s=self._times.queue_s) if first else chunk
 
     def _succeed(self, update: SequenceUpdate, chunk: TokenChunk) -> None:
         self._end()
@@ -195,17 +200,12 @@ class RunningRequest:
     def _spent(self) -> str:
         """Say how an unfinished request spent its time, and how the next one may end sooner."""
         waited_s = (self._times.first_s or time.monotonic()) - self._times.began_s
-        if self._times.first_s and self._answer is not None:
+        if (phase := self.phase) == "decode":
             return (
-                f"the answer began after {waited_s:.1f} s and had {self._answer.tokens} tokens; "
+                f"the answer began after {waited_s:.1f} s and had {self.answer.tokens} tokens; "
                 "allow more time, or fewer tokens (max_tokens)"
             )
-        if self._sequence is None:
-            doing = "its prompt was still being read"
-        elif self.servable.has_slot(self._sequence):
-            doing = f"its {self._unseen} was still being computed"
-        else:
-            doing = "it was still in the queue"
+        doing = _DOING[phase].format(unseen=self._unseen)
         return f"after {waited_s:.1f} s {doing}; allow more time, or try when fewer requests wait"
 
     def _stop_sequence(self) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.images.sound_decoder import DecodedSound, SoundDecoder, sound_decoder
 from model_server.loading.loaded_batches import ONLY
+from model_server.models.audio.alignment import times_of, words_of
 from model_server.serving.admission import Admission
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.batch_calls import BatchCalls
@@ -28,6 +29,7 @@ from sax.errors import InvalidRequest, QueueFull
 from sax.speech.languages import code_of
 from sax.speech.transcripts import (
     Segment,
+    TimedWord,
     TranscriptPart,
     TranscriptRequest,
     WholeTranscript,
@@ -229,8 +231,14 @@ class Transcription:
     gone: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequest for a language or a task that the model does not know."""
+        """Raises InvalidRequest for a language, a task or times that the model does not know."""
         self.language, self.task = self._language(), self._task()
+        if self.request.words and not self.loaded.times_words:
+            raise InvalidRequest(
+                f"{self.request.model_id} gives no times of words: its generation_config.json has "
+                "no alignment_heads; ask for those of segments",
+                param="timestamp_granularities",
+            )
         prompt = self.request.prompt.strip()
         self.before = self.loaded.tokenizer.encode(f" {prompt}", add_bos=False) if prompt else []
 
@@ -239,15 +247,20 @@ class Transcription:
         seek = 0
         while seek < frames:
             given = min(self.loaded.frames, frames - seek)
-            best = await self._best(mels[seek : seek + self.loaded.frames], seek)
+            best = await self._best(mels[seek : seek + self.loaded.frames], seek, given)
             self.language = best.window.language
             if best.is_silence:
                 seek += given
                 continue
             pieces, advance = cut(best.window.tokens, self.loaded.tokens.timestamps, given)
-            kept = [each for each in pieces if each.end > each.start and self._text(each)]
-            self._remember(kept, best.temperature)
-            segments = tuple(self._segment(each, seek, frames, best) for each in kept)
+            words = await self._words(pieces, best.window, seek)
+            kept = [
+                (piece, said)
+                for piece, said in zip(pieces, words, strict=True)
+                if piece.end > piece.start and self._text(piece)
+            ]
+            self._remember([piece for piece, _ in kept], best.temperature)
+            segments = tuple(self._segment(*each, seek, frames, best) for each in kept)
             yield TranscriptPart(segments=segments, language=self.code)
             seek += advance
 
@@ -259,16 +272,16 @@ class Transcription:
             return "en"
         return next((code for code, token in languages.items() if token == self.language), "")
 
-    async def _best(self, mels: np.ndarray, seek: int) -> Judged:
-        """Try warmer until an answer is good; the last one stands."""
+    async def _best(self, mels: np.ndarray, seek: int, frames: int) -> Judged:
+        """Try warmer until an answer is good; the last one stands. frames: of sound."""
         temperatures = temperatures_of(self.request.temperature)
         for temperature in temperatures[:-1]:
-            tried = await self._tried(mels, seek, temperature)
+            tried = await self._tried(mels, seek, frames, temperature)
             if not tried.is_bad:
                 return tried
-        return await self._tried(mels, seek, temperatures[-1])
+        return await self._tried(mels, seek, frames, temperatures[-1])
 
-    async def _tried(self, mels: np.ndarray, seek: int, temperature: float) -> Judged:
+    async def _tried(self, mels: np.ndarray, seek: int, frames: int, temperature: float) -> Judged:
         # The same request draws the same numbers again.
         seed = zlib.crc32(f"{seek} {temperature}".encode())
         window = SpeechWindow(
@@ -280,6 +293,7 @@ class Transcription:
             seed=seed,
             limit=self.loaded.context // 2,
             gone=self.gone,
+            times=max(frames // _FRAMES_A_STEP, 1) if self.request.words else 0,
         )
         written = await self.ask(window)
         return judged(written, self._decoded(written.tokens), temperature)
@@ -290,7 +304,9 @@ class Transcription:
             self.before = []
         self.before = self.before[-self.loaded.context :]
 
-    def _segment(self, piece: Piece, seek: int, frames: int, best: Judged) -> Segment:
+    def _segment(
+        self, piece: Piece, words: tuple[TimedWord, ...], seek: int, frames: int, best: Judged
+    ) -> Segment:
         offset, end = seek / FRAMES_A_SECOND, frames / FRAMES_A_SECOND
         return Segment(
             start=round(min(offset + piece.start, end), 2),
@@ -302,7 +318,40 @@ class Transcription:
             avg_logprob=best.avg_logprob,
             compression_ratio=best.compression_ratio,
             no_speech_prob=best.window.no_speech,
+            words=words,
         )
+
+    async def _words(
+        self, pieces: Sequence[Piece], window: WrittenWindow, seek: int
+    ) -> list[tuple[TimedWord, ...]]:
+        """Return the words of each piece; none if they were not asked for."""
+        if window.looked is None:
+            return [()] * len(pieces)
+        return await asyncio.to_thread(self._timed, pieces, window, seek / FRAMES_A_SECOND)
+
+    def _timed(
+        self, pieces: Sequence[Piece], window: WrittenWindow, start_s: float
+    ) -> list[tuple[TimedWord, ...]]:
+        assert window.looked is not None, "words were asked for"
+        count = len(self._said(window.tokens))
+        times = (times_of(window.looked, count) + start_s).round(2).tolist() if count else []
+        made: list[tuple[TimedWord, ...]] = []
+        for piece in pieces:
+            said = self._said(piece.tokens)
+            words = words_of(said, self.loaded.tokenizer, self.code)
+            made.append(
+                tuple(
+                    TimedWord(start=times[word.begin], end=times[word.end], text=text)
+                    for word in words
+                    if (text := word.text.strip())
+                )
+            )
+            times = times[len(said) :]
+        return made
+
+    def _said(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens of text."""
+        return [token for token in tokens if token < self.loaded.tokens.end]
 
     def _text(self, piece: Piece) -> str:
         text = self._decoded(piece.tokens)

@@ -17,7 +17,6 @@ from sax.cli.bench.report import (
     head_lines,
     time_rows,
 )
-from sax.cli.display import PlainDisplay
 from sax.cli.stages import ProgressStage
 from sax.command import printable, show_table
 from sax.format import count
@@ -37,6 +36,8 @@ _SHOWN = ("ttft", "itl")  # times whose histograms are drawn
 def open_progress() -> Generator[Callable[[BenchRun], None]]:
     """Show a run while it goes on: charts if stderr is a terminal, a line per tenth otherwise."""
     if not sys.stderr.isatty():
+        from sax.cli.display import PlainDisplay
+
         display = PlainDisplay()
         yield lambda run: display.show([_tenth(run)])
         return

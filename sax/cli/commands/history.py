@@ -1,11 +1,12 @@
-"""The `rollback`, `versions` and `events` commands: a model's past and who changed it."""
+"""The `rollback`, `versions`, `events` and `logs` commands: what was changed, by whom, and what
+servers logged."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,10 +14,13 @@ import typer
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.client import Client
 from sax.command import CommandResult, Results, Wait, aligned, show_table
 from sax.errors import AdminUnavailable, InvalidRequest
+from sax.flags.last_lines import LogLine
 from sax.types import Event, Version
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 _PAGE = 1000  # the most events that the admin returns per call
 _LOOK_S = 1.0
@@ -118,6 +122,58 @@ def _followed(ctx: typer.Context, model: str, limit: int) -> Results:
     with open_client(ctx) as client:
         for event in following(client, model, limit):
             yield CommandResult(event_value(event), _line(event))
+
+
+def logs(
+    ctx: typer.Context,
+    server: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SERVER]",
+            help="HOST:PORT of a model server, from `sax status`; default: the admin server.",
+        ),
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")
+    ] = False,
+) -> Results:
+    """Show the last lines that a server logged, newest last.
+
+    Each server keeps its last 400 lines; of a model server that spans hosts it is the primary's
+    log.
+
+    \b
+    Examples:
+      sax logs
+      sax logs 127.0.0.1:10001 --limit 200
+      sax logs --follow
+    """
+    with open_client(ctx) as client:
+        lines = client.log(server)[-limit:]
+        if not follow:
+            yield CommandResult(lines, "\n".join(map(log_text, lines)) or "no lines yet")
+            return
+        for line in following_log(client, server, lines):
+            yield CommandResult(line, log_text(line))
+
+
+def following_log(client: Client, server: str, lines: list[LogLine]) -> Iterator[LogLine]:
+    """Yield lines, then each new one; survives restarts of the admin server."""
+    last_s = 0.0
+    while True:
+        for line in lines:
+            last_s = line["at_s"]
+            yield line
+        time.sleep(_LOOK_S)
+        try:
+            lines = [line for line in client.log(server) if line["at_s"] > last_s]
+        except AdminUnavailable:
+            lines = []
+
+
+def log_text(line: LogLine) -> str:
+    return f"{clock(line['at_s'])} {line['level']} {line['logger']}: {line['text']}"
 
 
 def pages(client: Client, model: str, before: int, limit: int) -> list[Event]:

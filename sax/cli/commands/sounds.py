@@ -29,6 +29,7 @@ def transcribe(
         float, typer.Option(min=0, max=1, help="0: greedy, and warmer where that fails.")
     ] = 0.0,
     times: Annotated[bool, typer.Option(help="Put the times of each segment before it.")] = False,
+    words: Annotated[bool, typer.Option(help="A line with its times for each word.")] = False,
 ) -> Results:
     """Write down what a sound says, segment by segment as they come.
 
@@ -36,6 +37,7 @@ def transcribe(
     Examples:
       sax transcribe /sax/test/whisper talk.mp3
       sax transcribe /sax/test/whisper talk.mp3 --times --language de
+      sax transcribe /sax/test/whisper talk.mp3 --words
       sax transcribe /sax/test/whisper - --json < talk.ogg
     """
     sound = read_file(file)
@@ -46,6 +48,7 @@ def transcribe(
         translate=translate,
         prompt=prompt,
         temperature=temperature,
+        words=words,
     )
     with open_client(ctx) as client:
         parts = client.transcribe_stream(request)
@@ -58,6 +61,7 @@ def _value(parts: Iterable[TranscriptPart]) -> dict[str, Any]:
 
 
 def _show(part: TranscriptPart, times: bool) -> None:
-    for each in part.segments:
-        before = f"{each.start:.2f}\t{each.end:.2f}\t" if times else ""
+    each_word = [word for segment in part.segments for word in segment.words]
+    for each in each_word or part.segments:
+        before = f"{each.start:.2f}\t{each.end:.2f}\t" if times or each_word else ""
         print(before + each.text.strip(), flush=True)

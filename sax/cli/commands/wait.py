@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sax.cli.display import Display, open_display
 from sax.cli.model_argument import Model
 from sax.cli.stages import failure, reason, replica_stages
-from sax.cli.terminal import open_async_client, open_client
-from sax.client import AsyncClient
+from sax.cli.terminal import admin_of, async_client_at, open_client
 from sax.command import CommandResult, Results, say
 from sax.errors import DeadlineExceeded, LoadFailed
 from sax.types import PublishedModel, ServableStatus
+
+if TYPE_CHECKING:
+    from sax.cli.display import Display
+    from sax.client import AsyncClient
 
 _LOOK_S = 0.2  # polling interval
 _FAILED = "load failed: "  # with which the admin's reason begins
@@ -86,8 +88,10 @@ def wait_until_ready(
     timeout_s: float | None = None,
     settled: bool = False,
 ) -> PublishedModel:
+    from sax.cli.display import open_display
+
     async def go() -> PublishedModel:
-        async with open_async_client(ctx) as client:
+        async with async_client_at(admin_of(ctx)) as client:
             with open_display() as display:
                 published = await until_ready(
                     client,

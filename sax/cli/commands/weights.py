@@ -10,9 +10,8 @@ import typer
 from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.terminal import open_client
-from sax.client.weights import CHANGE_S
 from sax.command import CommandResult
-from sax.weights import Pausing
+from sax.weights import CHANGE_S, Pausing
 
 Mode = Annotated[
     str,

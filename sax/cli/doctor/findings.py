@@ -106,5 +106,6 @@ def _disk(machine: ThisMachine) -> Finding:
 def _folders(machine: ThisMachine) -> Iterator[Finding]:
     for each in machine.folders:
         if each.size:
-            text = f"{human_bytes(each.size, 1)} in {each.place}: may be deleted while no cell runs"
+            how = "`sax clean` removes it" if each.made_again else "may be deleted"
+            text = f"{human_bytes(each.size, 1)} in {each.place}: {how} while no cell runs"
             yield Finding(OK, each.what, text)

@@ -40,6 +40,7 @@ class KeptFolder:
     what: str
     place: Path
     size: int  # bytes
+    made_again: bool  # by sax, which alone has it, when it is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +111,14 @@ def cores_within(quota: str, cores: int) -> float:
 def kept_folders(environ: Mapping[str, str]) -> Iterator[KeptFolder]:
     """Return the folders of sax in the user's home, those first that models are kept in."""
     home = environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
-    places = {
-        "models of a Hugging Face hub": Path(environ.get("HF_HUB_CACHE") or f"{home}/hub"),
-        "demo model": model_folder(environ),
-        "compiled programs": default_compile_cache(environ),
-        "lines of chats": history_file(environ).parent,
-    }
-    for what, place in places.items():
-        yield KeptFolder(what, place, size_of(place))
+    places = (
+        ("models of a Hugging Face hub", Path(environ.get("HF_HUB_CACHE") or f"{home}/hub"), False),
+        ("demo model", model_folder(environ), True),
+        ("compiled programs", default_compile_cache(environ), True),
+        ("lines of chats", history_file(environ).parent, False),
+    )
+    for what, place, made_again in places:
+        yield KeptFolder(what, place, size_of(place), made_again)
 
 
 def size_of(folder: Path) -> int:

@@ -12,24 +12,26 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-
-import httpx
+from typing import TYPE_CHECKING
 
 from sax.cli.commands.wait import until_ready
-from sax.cli.display import Display, open_display
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
 from sax.cli.local.child import Child
 from sax.cli.local.supervisor import Supervisor
 from sax.cli.publication import Publication
 from sax.cli.stages import ProgressStage
-from sax.client import AsyncClient
+from sax.cli.terminal import async_client_at
 from sax.command import say
 from sax.errors import InvalidRequest, ModelExists, SaxError
 from sax.format import quoted
 
+if TYPE_CHECKING:
+    from sax.cli.display import Display
+    from sax.client import AsyncClient
+
 _LOOK_S = 0.1
 
-Work = Callable[[AsyncClient, "Voice"], Awaitable[None]]
+Work = Callable[["AsyncClient", "Voice"], Awaitable[None]]
 
 
 class Voice:
@@ -46,6 +48,8 @@ class Voice:
 
     @asynccontextmanager
     async def display(self) -> AsyncGenerator[Display]:
+        from sax.cli.display import open_display
+
         with open_display() as display:
             self._display = display
             try:
@@ -116,7 +120,7 @@ async def _first_of(*tasks: asyncio.Task[object]) -> None:
 
 
 async def _work_then_idle(plan: CellPlan, supervisor: Supervisor, voice: Voice, work: Work) -> None:
-    async with AsyncClient(plan.admin_address) as client:
+    async with async_client_at(plan.admin_address) as client:
         async with voice.display() as display:
             await _until_up(plan, supervisor, client, display)
         await work(client, voice)
@@ -176,6 +180,8 @@ async def _listens(port: int) -> bool:
 
 
 async def _gateway_answers(plan: CellPlan) -> bool:
+    import httpx
+
     # Its certificate may be for the name that others call it by.
     async with httpx.AsyncClient(trust_env=False, timeout=2.0, verify=False) as http:
         with suppress(httpx.HTTPError):

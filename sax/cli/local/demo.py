@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +13,12 @@ from sax.cli.local.demo_model import FILE, VARIABLE, demo_model
 from sax.cli.local.run import model_name
 from sax.cli.local.up import cell_value, runs_a_cell
 from sax.cli.publication import Publication, parse_publication
-from sax.client import AsyncClient
 from sax.command import CommandResult, show_result, wants_json
 from sax.references import parse_reference
 from sax.types import GenerateRequest, Message, SamplingParams
+
+if TYPE_CHECKING:
+    from sax.client import AsyncClient
 
 QUESTION = "What is the capital of France?"
 

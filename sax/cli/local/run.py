@@ -13,20 +13,18 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sax.cli.commands.chat import converse
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.conversation import Conversation
-from sax.cli.display import open_display
 from sax.cli.local.gateway_options import starts_a_gateway
 from sax.cli.publication import Publication, absolute_checkpoint
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.stages import ProgressStage
-from sax.cli.terminal import admin_of
-from sax.client import AsyncClient, Client
+from sax.cli.terminal import admin_of, async_client_at, client_at
 from sax.command import Overrides, Results, check_installed, parse_overrides, say
 from sax.config import (
     ADDRESS_VARIABLE,
@@ -50,6 +48,9 @@ from sax.format import quoted
 from sax.names import ModelId, check_checkpoint
 from sax.references import parse_reference
 from sax.types import ModelSpec, SamplingParams
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 _AUTO = "auto"
 _CELL = "test"  # what `sax up` calls a cell
@@ -108,7 +109,7 @@ def run(
       sax run ./SmolLM2-135M-Instruct.Q4_1.gguf -p "What is the capital of France?"
       sax run HuggingFaceTB/SmolLM2-135M-Instruct < question.txt
     """
-    with _some_cell(ctx, gateway_flags) as address, Client(address) as client:
+    with _some_cell(ctx, gateway_flags) as address, client_at(address) as client:
         ctx.obj = address
         model_id = _ready(ctx, client, model, name, parse_overrides(overrides or ()))
         conversation = Conversation(client, model_id, sampling, system)
@@ -126,7 +127,7 @@ def _some_cell(ctx: typer.Context, gateway_flags: tuple[str, ...]) -> Generator[
     """
     given = admin_of(ctx)
     try:
-        with Client(given) as client:
+        with client_at(given) as client:
             client.servers(timeout_s=_ANSWERS_S)
     except (AdminUnavailable, DeadlineExceeded):
         if given or os.environ.get(ADDRESS_VARIABLE) or os.environ.get(ROOT_VARIABLE):
@@ -214,7 +215,9 @@ def _bound(port: int) -> socket.socket:
 
 
 async def _until_joined(up: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    async with AsyncClient(address) as client:
+    from sax.cli.display import open_display
+
+    async with async_client_at(address) as client:
         with open_display() as display:
             while True:
                 display.show([ProgressStage("a cell on this machine", "starting")])

@@ -8,7 +8,7 @@ import inspect
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ from sax.cli.local.cell_plan import CellPlan, default_compile_cache
 from sax.cli.local.gateway_options import starts_a_gateway
 from sax.cli.local.server_plan import PORT_STRIDE, ServerPlan
 from sax.cli.publication import check_here, parse_publication
-from sax.client import AsyncClient
 from sax.command import CommandResult, Results, check_installed, say, show_result, tell
 from sax.config import (
     ADMIN_PORT,
@@ -31,6 +30,9 @@ from sax.config import (
 )
 from sax.errors import InvalidRequest, LoadFailed
 from sax.host import machine_memory, open_warning
+
+if TYPE_CHECKING:
+    from sax.client import AsyncClient
 
 Folder = Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")]
 CompileCache = Annotated[

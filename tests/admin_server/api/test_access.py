@@ -28,7 +28,14 @@ from sax.errors import (
     Unauthenticated,
     UnsupportedParameter,
 )
-from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc, common_pb2
+from sax.proto import (
+    admin_pb2,
+    admin_pb2_grpc,
+    cell_pb2,
+    cell_pb2_grpc,
+    common_pb2,
+    control_pb2,
+)
 from sax.types import ModelSpec
 from sax.wire.rpc import open_channel, to_sax_error
 from sax.wire.servers import encode_join
@@ -113,6 +120,14 @@ async def test_whoever_is_known_may_read_the_cells_own_list(cell: Guarded) -> No
         assert (reply.admin_acl, reply.enforced) == ("root, server", True)
 
     assert await cell.who_may(read) == NOBODY_KNOWN
+
+
+async def test_only_the_cells_admins_may_read_logs(cell: Guarded) -> None:
+    async def read(who: str) -> None:
+        await cell.call(who, "Log", control_pb2.LogRequest())
+
+    refused = {"owner": PermissionDenied, "user": PermissionDenied}
+    assert await cell.who_may(read) == {**NOBODY_KNOWN, **refused}
 
 
 async def test_a_cells_list_is_set_by_its_admins_and_kept(

@@ -1,4 +1,6 @@
-"""The Cell service over a real port: rollback, versions and the audit log."""
+"""The Cell service over a real port: rollback, versions, the audit log and servers' logs."""
+
+import logging
 
 import pytest
 import pytest_asyncio
@@ -14,8 +16,9 @@ from sax.errors import (
     NotFound,
     UnsupportedParameter,
 )
-from sax.proto import admin_pb2, cell_pb2, cell_pb2_grpc
-from sax.wire.records import decode_event, decode_version
+from sax.flags.last_lines import LastLines, LogLine
+from sax.proto import admin_pb2, cell_pb2, cell_pb2_grpc, control_pb2
+from sax.wire.records import decode_event, decode_log, decode_version
 from sax.wire.rpc import open_channel
 from tests.admin_server.api.test_server import M, error_of, model, publish
 from tests.admin_server.conftest import eventually
@@ -206,3 +209,23 @@ async def test_a_load_that_fails_is_remembered_with_its_reason(admin, stub, star
     await eventually(lambda: any(h.kind == "load-failed" for h in failed.newest(50)))
     told = next(h for h in failed.newest(50) if h.kind == "load-failed")
     assert "tensor missing" in told.text
+
+
+async def test_logs_of_the_admin_server_and_of_its_model_servers_are_told(
+    cell, admin, start_modelet
+):
+    logger, handler = logging.getLogger("tests.admin"), LastLines()
+    logger.addHandler(handler)
+    logger.error("a disk is full")
+    logger.removeHandler(handler)
+    own = (await cell.Log(control_pb2.LogRequest())).lines[-1]
+    assert (own.level, own.logger, own.text) == ("error", "tests.admin", "a disk is full")
+    modelet = await start_modelet()
+    await eventually(
+        lambda: [each.info.address for each in admin.cell.servers()] == [modelet.address]
+    )
+    told = decode_log(await cell.Log(control_pb2.LogRequest(server=modelet.address)))
+    assert told == [LogLine(at_s=5.0, level="info", logger="fake", text=modelet.address)]
+    error = await error_of(cell.Log(control_pb2.LogRequest(server="127.0.0.1:9")))
+    assert isinstance(error, NotFound)
+    assert error.param == "server"

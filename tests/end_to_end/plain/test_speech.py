@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,28 @@ def test_every_word_is_heard_where_it_was_read_in_the_segments_of_the_reference(
     for key in ("start", "end"):
         times = [getattr(each, key) for each in found.segments]
         assert times == pytest.approx([each[key] for each in wanted])
+
+
+@pytest.mark.nightly
+def test_each_word_has_the_times_that_the_reference_finds(
+    transcriptions: Any, read: list[np.ndarray], wav: tuple[str, bytes]
+) -> None:
+    asked = {"model": EAR, "response_format": "verbose_json", "timestamp_granularities": ["word"]}
+    found = transcriptions.create(file=wav, **asked)
+    assert found.segments is None
+    heard = json.loads((ROOT / "tests" / "golden" / "speech.json").read_text(encoding="utf-8"))
+    wanted = heard["words"]
+    assert [each.word for each in found.words] == [each["text"] for each in wanted]
+    for key in ("start", "end"):
+        times = [getattr(each, key) for each in found.words]
+        assert times == pytest.approx([each[key] for each in wanted], abs=0.021), key  # a step
+    twice = file_of(passage([*read, *read]), RATE, "FLAC")
+    both = transcriptions.create(file=twice, **asked).words
+    assert words(" ".join(each.word for each in both)) == [*SAID, *SAID]
+    assert all(one.end <= next.start + 0.02 for one, next in pairwise(both))
+    spoken = [*spans([*read, *read])]
+    (first, _), (_, last) = spoken[0], spoken[-1]
+    assert first - CLOSE_S < both[0].start < both[-1].end < last + CLOSE_S
 
 
 @pytest.mark.nightly

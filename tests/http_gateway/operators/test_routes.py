@@ -17,7 +17,7 @@ from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import presented_token
 from sax.auth.token_file import TokenFile
-from sax.flags.last_lines import LastLines
+from sax.flags.last_lines import LastLines, LogLine
 from sax.types import Rights, Version
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.identities import Identities
@@ -145,6 +145,26 @@ async def test_the_log_is_for_operators(gateway: Gateway) -> None:
         "tests.operators",
         "a disk is full",
     )
+
+
+async def test_operators_read_the_logs_of_all_servers(gateway: Gateway) -> None:
+    line = LogLine(at_s=5.0, level="info", logger="model_server", text="loaded")
+    gateway.cell.logs = {"": [{**line, "text": "leads"}], "10.0.0.1:10001": [line]}
+    async with gateway.http("ann") as ann, gateway.http("root") as root:
+        for server, text in (("admin", "leads"), ("10.0.0.1:10001", "loaded")):
+            asked = {"server": server}
+            assert (await ann.get("/cell/log", params=asked)).status_code == 403
+            (told,) = (await root.get("/cell/log", params=asked)).json()["lines"]
+            assert told == {**line, "text": text}
+        assert (await root.get("/cell/log", params={"server": "x:1"})).status_code == 404
+
+
+async def test_a_model_server_tells_the_phase_of_a_request(gateway: Gateway) -> None:
+    gateway.cell.served = "queued"
+    async with gateway.asking("ann", n=2), gateway.http("ann") as ann:
+        assert [each["phase"] for each in await rows(ann)] == ["queued"]
+        gateway.cell.served = "decode"
+        assert [each["phase"] for each in await rows(ann)] == ["decode"]
 
 
 async def test_a_running_request_links_to_its_trace_and_the_polls_of_a_page_have_none() -> None:

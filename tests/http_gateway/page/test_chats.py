@@ -283,3 +283,90 @@ def test_a_picture_is_pasted_and_removed(page: Any) -> None:
     )
     page.get_by_role("button", name="Remove dot.png").click()
     assert not page.locator("#attachments").is_visible()
+
+
+def test_a_chat_that_is_deleted_while_it_answers_stays_deleted(page: Any, cell: Saying) -> None:
+    cell.text, cell.pause_s = "word " * 4000, 0.01
+    page.fill("#prompt", "Long")
+    page.keyboard.press("Enter")
+    page.locator(".message.answer .text p").wait_for()
+    page.get_by_label("More about Long").click()
+    page.locator("#chats").get_by_role("button", name="Delete", exact=True).click()
+    page.locator("#delete-dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_selector("#send:not([hidden])")
+    page.reload()
+    page.get_by_text("No chats yet.").wait_for()
+
+
+def test_a_chat_that_is_left_while_it_answers_keeps_its_model(page: Any, cell: Saying) -> None:
+    cell.models["/sax/test/other"] = published("/sax/test/other")
+    choose(page, "/sax/test/other")
+    say(page, "To the other")
+    page.get_by_role("button", name="New chat").click()
+    choose(page, "/sax/test/smollm2")
+    cell.text, cell.pause_s = "word " * 4000, 0.01
+    page.fill("#prompt", "To smollm2")
+    page.keyboard.press("Enter")
+    page.locator(".message.answer .text p").wait_for()
+    chats = page.locator("#chats-list")
+    chats.get_by_text("To the other").click()
+    page.wait_for_selector("#send:not([hidden])")
+    chats.get_by_text("To smollm2").click()
+    assert page.input_value("#model") == "smollm2"
+    assert "stopped" in page.locator(".message.answer footer").inner_text()
+
+
+def test_a_message_without_an_answer_stays_where_the_box_has_the_next_one(
+    page: Any, cell: Saying
+) -> None:
+    held: list[Any] = []
+    page.route("**/v1/chat/completions", lambda route: held.append(route))
+    with page.expect_request("**/v1/chat/completions"):
+        page.fill("#prompt", "First")
+        page.keyboard.press("Enter")
+    page.fill("#prompt", "the next one")
+    held[0].abort()
+    page.locator(TROUBLE).wait_for()
+    assert shown(page) == ["First"]
+    assert page.input_value("#prompt") == "the next one"
+
+
+def test_a_chosen_model_stays_chosen_when_another_one_comes(page: Any, cell: Saying) -> None:
+    cell.models["/sax/test/other"] = published("/sax/test/other")
+    choose(page, "/sax/test/other")
+    say(page, "Hello")
+    page.reload()
+    until(page, READY)
+    page.locator("#chats-list .open-chat").click()
+    choose(page, "/sax/test/smollm2")
+    cell.models["/sax/test/third"] = published("/sax/test/third")
+    page.locator("#model-list [data-value='/sax/test/third']").wait_for(state="attached")
+    assert page.input_value("#model") == "smollm2"
+
+
+def test_a_browser_that_forbids_storage_has_the_page_all_the_same(browser: Any) -> None:
+    forbidden = "() => { throw new DOMException('denied', 'SecurityError'); }"
+    stores = ("localStorage", "sessionStorage", "indexedDB")
+    script = "".join(f"Object.defineProperty(window, '{e}', {{get: {forbidden}}});" for e in stores)
+    with gateway(Saying("Four.")) as url, tab(browser, url) as page:
+        page.add_init_script(script)
+        page.reload()
+        until(page, READY)
+        page.fill("#temperature", "0.5")
+        say(page, "2 + 2?")
+        assert shown(page) == ["2 + 2?", "Four."]
+        assert "keeps nothing" in page.locator("#chats-trouble").inner_text()
+
+
+def test_a_reload_in_the_midst_of_an_answer_keeps_what_came(page: Any, cell: Saying) -> None:
+    cell.text, cell.pause_s = "word " * 4000, 0.01
+    page.fill("#prompt", "Long")
+    page.keyboard.press("Enter")
+    chat = page.locator("#chats-list .open-chat")
+    chat.wait_for()
+    page.reload()
+    until(page, READY)
+    chat.click()
+    said, answered = shown(page)
+    assert (said, answered[:1]) == ("Long", "w")
+    page.get_by_role("button", name="Continue").wait_for(state="attached")

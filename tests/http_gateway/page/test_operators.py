@@ -11,8 +11,8 @@ import pytest
 from sax.adapters import ADAPTER_PATH, BASE
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
-from sax.flags.last_lines import LastLines
-from sax.types import ModelSpec, PublishedModel, Version
+from sax.flags.last_lines import LastLines, LogLine
+from sax.types import JoinedServer, ModelSpec, PublishedModel, ServerInfo, Version
 from tests.browser import READY, tab, until
 from tests.http_gateway.page.test_browser import Granting, Saying, gateway
 from tests.identities import Identities
@@ -48,6 +48,8 @@ def test_a_running_request_is_seen_with_its_phase_and_cancelled(page: Any, cell:
     page.click("#tab-cell")
     row = page.locator("#requests tr")
     row.get_by_text("answering").wait_for()
+    cell.served = "prefill"
+    row.get_by_text("prefill").wait_for()
     assert MODEL in row.inner_text()
     row.get_by_role("button", name="Cancel request").click()
     page.get_by_text("No request runs.").wait_for()
@@ -75,6 +77,16 @@ def test_keys_changes_and_the_log_are_asked_for_once_they_are_open(page: Any, ce
     logger.removeHandler(handler)
     log = opened(page, "log").locator("#log")
     log.get_by_text("is slow").wait_for()
+    line = LogLine(at_s=5.0, level="error", logger="model_server", text=f"{NASTY} failed")
+    cell.logs = {"": [{**line, "text": "leads"}], "10.0.0.1:10001": [line]}
+    cell.servers = (JoinedServer(ServerInfo(address="10.0.0.1:10001"), 5.0),)
+    page.select_option("#log-server", "admin")
+    log.get_by_text("leads").wait_for()
+    page.select_option("#log-server", "10.0.0.1:10001")
+    log.get_by_text("failed").wait_for()
+    assert log.get_by_text("leads").count() == 0
+    cell.servers = ()
+    until(page, "document.querySelector('#log-server').length === 2")
     assert log.locator("img").count() == 0
     assert page.evaluate("window.hit") is None
 

@@ -121,13 +121,15 @@ def test_no_module_can_make_markup_of_a_text() -> None:
 
 
 # What the browser keeps beside chats: colours, settings, and the models that were compared.
-KEEPING = ("theme.js", "settings_form.js", "compare_view.js")
+STORAGES = ("theme.js", "text_storage.js")
+KEEPING = ("text_storage.js", "settings_form.js", "compare_view.js")
 
 
 def test_modules_are_small_and_the_key_is_kept_by_the_tab_only() -> None:
     for name, text in MODULES.items():
         assert not name.endswith(".js") or text.count("\n") <= 250, name
-        assert "localStorage" not in text or name in KEEPING
+        assert "localStorage" not in text or name in STORAGES
+        assert "ofBrowser" not in text or name in KEEPING
 
 
 async def test_the_files_of_the_first_view_are_small_and_compressed(

@@ -1,4 +1,4 @@
-"""A model that starts again on this machine: nothing is traced, and it answers the same."""
+"""A model that starts again on this machine: nothing is traced or read, and it answers the same."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from dataclasses import replace
 from operator import le
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.timing.step_times import StepTimes
+from model_server.loading import lm_loading
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.programs import start_programs
+from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.loading.loads import quiet
 from tests.model_server.loading.test_loader import answer, spec
 
 PROMPTS = ((5, 6, 7), tuple(range(100)))
 
 
-def started(config: ModelServerConfig) -> tuple[list[list[int]], StepTimes | None]:
+def started(
+    config: ModelServerConfig, checkpoint: Path
+) -> tuple[list[list[int]], StepTimes | None]:
     """What a model server of its own answers, and what it takes its steps to take."""
     loader = make_loader(config)
-    loaded = loader(spec(), quiet)
+    loaded = loader(spec(model_path="llama", checkpoint=str(checkpoint), overrides={}), quiet)
     assert isinstance(loaded, Loaded)
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch] and None)
@@ -37,23 +43,33 @@ def started(config: ModelServerConfig) -> tuple[list[list[int]], StepTimes | Non
 
 
 @pytest.mark.usefixtures("compiled_anew")
-def test_a_start_with_the_programs_of_the_last_one_traces_nothing_and_answers_the_same(
+def test_a_start_after_another_traces_and_reads_nothing_and_answers_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = ModelServerConfig(slots=2, page_size=16)
     kept = replace(plain, jax_cache_dir=str(tmp_path))
-    first = started(kept)
-    (file,) = (tmp_path / "starts").iterdir()
-    with monkeypatch.context() as untraced:
-        untraced.setattr(start_programs, "digest_of_text", lambda _: pytest.fail("it was traced"))
-        again, times = started(kept)
+    folder = write_tiny(tmp_path / "tiny", max_position_embeddings=256)
+    first = started(kept, folder)
+    programs, weights = sorted((tmp_path / "starts").iterdir())
+    with monkeypatch.context() as untouched:
+        fail = pytest.fail
+        untouched.setattr(start_programs, "digest_of_text", lambda _: fail("it was traced"))
+        untouched.setattr(lm_loading, "read_weights", lambda *_: fail("its weights were read"))
+        again, times = started(kept, folder)
     assert again == first[0]
     assert times is not None
     assert first[1] is not None
     assert all(map(le, times.seconds, first[1].seconds)), "the least of both"
-    file.write_bytes(file.read_bytes()[:-5])
-    assert started(kept)[0] == first[0]
-    assert "is damaged" in caplog.text
-    file.unlink()
-    assert started(replace(kept, keep_programs=False))[0] == first[0]
-    assert not file.exists()
+    for file in (programs, weights):
+        body = file.read_bytes()
+        file.write_bytes(body[: len(body) // 2])
+    assert started(kept, folder)[0] == first[0]
+    assert f"{programs} is damaged" in caplog.text
+    assert f"{weights} is damaged" in caplog.text
+    file = folder / "model.safetensors"
+    save_file({name: np.flip(each, 0).copy() for name, each in load_file(file).items()}, file)
+    assert started(kept, folder)[0] != first[0], "the weights of before were taken"
+    for file in (programs, weights):
+        file.unlink()
+    started(replace(kept, keep_programs=False), folder)
+    assert not any(file.exists() for file in (programs, weights))

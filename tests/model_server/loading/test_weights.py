@@ -5,6 +5,7 @@ match is named.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
 from model_server.loading.random_weights import random_weights
-from model_server.loading.weights import PackedReader, read_weights
+from model_server.loading.weights import BandMemory, PackedReader, WeightMemory, read_weights
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantization import AsStored, Scheme, quantize
 from model_server.models.weights.source import GroupRows, Joined, Tensor, WeightSource
@@ -234,3 +235,30 @@ def test_a_part_of_a_row_is_quantised_with_the_scale_of_the_whole_row() -> None:
 def test_bytes_count_every_part() -> None:
     found = declared(Tensor("q"), 8, Scheme("int4", 8))
     assert found.bytes == 8 * 32 // 2 + 2 * 4 * 8 * 4
+
+
+def test_arrays_cut_from_blocks_are_aligned_and_share_no_memory() -> None:
+    memory = WeightMemory()
+    shapes = ((3, 5), (1024, 1024), (7,), (12, 2**20), (33, 2**20), (40, 2**20), (2, 0), (9,))
+    made = [memory.empty(shape, np.uint8) for shape in shapes]
+    for number, (array, shape) in enumerate(zip(made, shapes, strict=True)):
+        assert array.shape == shape
+        assert array.ctypes.data % 64 == 0
+        array.fill(number)
+    assert [np.unique(array).tolist() for array in made] == [
+        [number] if array.size else [] for number, array in enumerate(made)
+    ]
+    assert memory.empty((4,), np.float32).dtype == np.float32
+    first, second = made[0].base, made[1].base
+    assert first is second, "small arrays lie in one block"
+
+
+def test_a_band_overwrites_the_last_one_of_its_thread_and_no_other_threads() -> None:
+    memory = BandMemory()
+    first = memory.empty((4, 8), np.float32)
+    first.fill(1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: memory.empty((4, 8), np.float32).fill(2)).result()
+    assert np.unique(first).tolist() == [1]
+    assert np.shares_memory(memory.empty((2, 8), np.uint16), first)
+    assert memory.empty((64, 64), np.float64).shape == (64, 64)

@@ -18,10 +18,13 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import (
     DONE,
     ExportPages,
+    ForgetWeights,
     ImportPages,
     Later,
     Op,
     ReadAdapter,
+    ReadWeights,
+    WriteWeights,
 )
 from model_server.engine.types import (
     Step,
@@ -51,10 +54,12 @@ class FakeShare(FakeRunner):
     def __init__(self, limits: EngineLimits) -> None:
         super().__init__(limits)
         self.told: list[Any] = []
+        self.weights = ""  # the key of those in place
+        self._has_read: set[str] = set()  # keys of weights that are not in place
 
     @property
     def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
-        return {**super().ops, ReadAdapter: {}}
+        return {**super().ops, ReadAdapter: {}, ReadWeights: {}}
 
     def launch(self, *steps: Step) -> Any:
         self.told += steps
@@ -62,12 +67,24 @@ class FakeShare(FakeRunner):
 
     def do(self, op: Op) -> Any:
         self.told.append(op)
-        if isinstance(op, ReadAdapter):
-            return Later(lambda: self.read(op))
+        match op:
+            case ReadAdapter() | ReadWeights():
+                return Later(lambda: self.read(op))
+            case WriteWeights():
+                self._has_read.remove(op.key)
+                self.weights = op.key
+                return DONE
+            case ForgetWeights():
+                self._has_read.discard(op.key)
+                return DONE
+            case _:
+                pass
         return DONE if isinstance(op, ImportPages | ExportPages) else super().do(op)
 
-    def read(self, op: ReadAdapter) -> None:
+    def read(self, op: ReadAdapter | ReadWeights) -> None:
         """What a test may have fail."""
+        if isinstance(op, ReadWeights):
+            self._has_read.add(op.key)
 
     def warm(self, index: int) -> None:
         self.told.append(index)

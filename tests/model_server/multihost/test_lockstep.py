@@ -17,8 +17,11 @@ from model_server.engine.running.ops import (
     Encode,
     ExportPages,
     FetchPages,
+    ForgetWeights,
     ImportPages,
     ReadAdapter,
+    ReadWeights,
+    WriteWeights,
 )
 from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import (
@@ -30,8 +33,9 @@ from model_server.engine.types import (
 )
 from model_server.multihost.commands import Do, Drop, Launch, ProgramCommand, encode
 from model_server.multihost.lockstep import Lockstep
-from sax.errors import MemoryPlanError, ReplicaLost, Unavailable
+from sax.errors import CheckpointError, MemoryPlanError, ReplicaLost, Unavailable
 from sax.types import Progress
+from sax.weights import Pausing
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.engine.media.fake_images import MEDIA, answer, request
@@ -212,12 +216,45 @@ def test_an_awaited_op_reaches_every_host_and_its_failure_names_one() -> None:
         assert own.told[-1] == read
         assert all(shares[0].told[-1] == read for shares in hosts.shares.values())
 
-        def refuse(op: ReadAdapter) -> None:
+        def refuse(op: ReadAdapter | ReadWeights) -> None:
             raise Unavailable("no such page")
 
         hosts.shares[2][0].read = refuse  # type: ignore[method-assign]
         with pytest.raises(Unavailable, match=r"host 2 \(node-2\): no such page"):
             lockstep.do(ReadAdapter("k2", "again")).result()
+
+
+def test_new_weights_are_in_place_before_the_same_step_on_every_host_or_on_none() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, own = load(hosts)
+        shares = [own, *(shares[0] for shares in hosts.shares.values())]
+        arrived: list[SequenceUpdate] = []
+        engine = Engine(lockstep, arrived.extend)
+        for seed in range(3):
+            engine.submit(asked((5, 8, seed), GREEDY, 40))
+        wait_until(lambda: len(arrived) > 9)
+        lockstep.do(ReadWeights("new", "/new", False)).result()
+        write = WriteWeights("new")
+        engine.pauses.between(lambda: lockstep.do(write).result(), Pausing.KEEP).result(60)
+        assert engine.drain(60)
+        assert [update.finish for update in arrived if update.finish] == ["length"] * 3
+
+        def in_order(share: FakeShare) -> list[object]:
+            return [op for op in share.told if not isinstance(op, ReadWeights)]
+
+        assert 4 < in_order(own).index(write) < len(in_order(own)) - 1, "between two steps"
+        wait_until(lambda: all(in_order(each) == in_order(own) for each in shares))
+
+        def refuse(op: ReadAdapter | ReadWeights) -> None:
+            raise CheckpointError("model.safetensors is truncated")
+
+        shares[2].read = refuse  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match=r"host 2 \(node-2\): model.safetensors is truncated"):
+            lockstep.do(ReadWeights("torn", "/torn", False)).result()
+        lockstep.do(ForgetWeights("torn")).result()
+        wait_until(lambda: all(each.told[-1] == ForgetWeights("torn") for each in shares))
+        assert {each.weights for each in shares} == {"new"}
+        engine.close()
 
 
 def test_what_comes_too_late_for_a_model_harms_nobody() -> None:

@@ -5,6 +5,7 @@ whose terms count.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ from sax.errors import (
     Unavailable,
     UnsupportedParameter,
 )
+from sax.flags.last_lines import LastLines
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.proto.modelet_pb2 import ExportRequest
 from sax.types import ModelSpec, ServableStatus, static_version
@@ -300,7 +302,7 @@ async def test_a_term_of_a_user_without_rights_does_not_count() -> None:
             await modelet.GetStatus(modelet_pb2.GetStatusRequest(term=5), None)
 
 
-async def test_only_who_may_load_models_may_dispute_and_check() -> None:
+async def test_only_who_may_load_models_may_dispute_check_and_read_the_log() -> None:
     service = ControlService(Fencing(), lambda path, overrides: None, CLOSED)
     enter_call(Principal("alice"))
     with pytest.raises(PermissionDenied):
@@ -309,6 +311,18 @@ async def test_only_who_may_load_models_may_dispute_and_check() -> None:
         await service.Check(control_pb2.CheckRequest(model_path="x"), None)
     with pytest.raises(PermissionDenied, match="may not change weights"):
         await service.Weights(control_pb2.WeightsRequest(model_id=MODEL, action="status"), None)
+    with pytest.raises(PermissionDenied, match="may not read the log"):
+        await service.Log(control_pb2.LogRequest(), None)
+
+
+async def test_the_last_lines_of_the_log_are_told() -> None:
+    logger, handler = logging.getLogger("tests.modelet"), LastLines()
+    logger.addHandler(handler)
+    logger.warning("a device is slow")
+    logger.removeHandler(handler)
+    async with serving(FakeModels()) as served:
+        told = [line.text for line in (await served.control.Log(control_pb2.LogRequest())).lines]
+    assert "a device is slow" in told
 
 
 async def test_a_paused_model_computes_nothing_and_weights_that_cannot_change_stay() -> None:

@@ -271,6 +271,31 @@ async def test_a_stream_ends_when_its_caller_has_every_answer() -> None:
         assert await stream.call.code() is grpc.StatusCode.OK
 
 
+async def test_a_request_tells_how_far_it_is() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate)) as served:
+        stream = Stream(served)
+
+        async def phases() -> dict[str, str]:
+            names = [*(str(id) for id in range(9)), "unknown"]
+            reply = await served.tokens.Phases(tokens_pb2.PhasesRequest(request_ids=names))
+            return {one.request_id: one.phase for one in reply.requests}
+
+        for id in range(LIMITS.slots + 1):
+            await stream.ask(id, request_id=str(id), max_tokens=20)
+        servable = served.servable()
+        await until(lambda: servable.stats().running + servable.stats().waiting > LIMITS.slots)
+        assert set((await phases()).values()) == {"prefill", "queued"}
+        gate.release(3)
+        await stream.read()
+        told = await phases()
+        assert told["0"] == "decode"
+        assert told[str(LIMITS.slots)] == "queued"
+        gate.release(1000)
+        await stream.until_over(*range(LIMITS.slots + 1))
+        assert await phases() == {}
+
+
 async def test_tokenize_gives_the_ids_and_the_context() -> None:
     async with serving(FakeModels()) as served:
         text = tokens_pb2.TokenizeRequest(model_key=MODEL, text="hi")

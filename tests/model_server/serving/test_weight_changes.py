@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from model_server.loading.new_weights import GIVEN
 from model_server.serving.lm_servable import LmServable
 from sax.errors import CheckpointError, InvalidRequest, SaxError, StaleRevision, Unavailable
 from sax.weights import Pausing, WeightAction, WeightChange, WeightState
+from tests.each_case import Failures
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.loading.asker import CONFIG, GREEDY, PROMPT
 from tests.model_server.loading.loads import quiet, spec_of
+from tests.model_server.loading.test_recurrent_models import folder_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 
@@ -111,11 +114,19 @@ async def answer(servable: LmServable) -> list[int]:
 
 async def of(loader: ModelLoader, folder: Path, **overrides: str) -> list[int]:
     """What a model that was loaded from a folder answers."""
-    made = await asyncio.to_thread(loader, spec_of(folder, name="fresh", **overrides), quiet)
-    assert isinstance(made, Loaded)
-    servable = LmServable("/sax/test/fresh", made)
-    try:
+    async with serving(loader, folder, "fresh", **overrides) as servable:
         return await answer(servable)
+
+
+@asynccontextmanager
+async def serving(
+    loader: ModelLoader, folder: Path, name: str, **overrides: str
+) -> AsyncGenerator[LmServable]:
+    made = await asyncio.to_thread(loader, spec_of(folder, name=name, **overrides), quiet)
+    assert isinstance(made, Loaded)
+    servable = LmServable(f"/sax/test/{name}", made)
+    try:
+        yield servable
     finally:
         await servable.close(10)
 
@@ -149,6 +160,46 @@ async def test_new_weights_answer_as_a_fresh_load_of_them_would_and_compile_noth
     assert await answer(servable) == new
     assert loader.compiles_while_serving() == 0
     await servable.close(10)
+
+
+FLOAT = {"DTYPE": '"float32"'}
+OTHERS: dict[str, tuple[str, Mapping[str, str]]] = {
+    "experts": ("mixtral", FLOAT),
+    "experts in int8": ("mixtral", {"QUANTIZE": '"int8"'}),
+    "shared experts and latent attention": ("deepseek_v3", FLOAT),
+    "states": ("mamba2", FLOAT),
+    "room for adapters": ("llama_tied", {**FLOAT, "MAX_ADAPTERS": "2", "MAX_ADAPTER_RANK": "4"}),
+    "a draft model": (
+        "llama_untied_mqa",
+        {**FLOAT, "SPECULATION": '"draft"', "DRAFT_MODEL": '"{old}"', "MAX_GUESSES": "4"},
+    ),
+}
+
+
+@pytest.mark.nightly
+async def test_weights_of_every_kind_change_to_what_a_fresh_load_has(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    failures = Failures()
+    for kind, (family, given) in OTHERS.items():
+        old, new = tmp_path / family, tmp_path / f"{family}-new"
+        overrides = {name: text.replace("{old}", str(old)) for name, text in given.items()}
+        if not old.exists():
+            old.mkdir()
+            folder_of(family, old)
+            shutil.copytree(old, new)
+            stored = load_file(old / "model.safetensors")
+            save_file({n: a[::-1].copy() for n, a in stored.items()}, new / "model.safetensors")
+        with failures.of(kind):
+            async with serving(loader, old, "m", **overrides) as servable:
+                before = await answer(servable)
+                await servable.weights.update(change(str(new)))
+                after = await answer(servable)
+                await servable.weights.update(change(str(old)))
+                assert await answer(servable) == before
+            assert after == await of(loader, new, **overrides)
+            assert after != before
+    failures.end()
 
 
 async def test_running_answers_end_on_old_weights_go_on_with_new_ones_or_are_recomputed(
@@ -220,6 +271,11 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_weights_serve_o
     refusals: dict[str, tuple[WeightChange, type[SaxError], str]] = {
         "other shapes": (change(str(wide)), CheckpointError, r"\[65\]"),
         "torn": (change(str(torn)), CheckpointError, "model.safetensors"),
+        "torn file": (
+            change(str(torn / "model.safetensors")),
+            CheckpointError,
+            "truncated: tensor",
+        ),
         "missing": (change(str(folders.at / "no")), CheckpointError, "does not exist"),
         "ints": (change("memory:ints", partial=True), CheckpointError, "int32"),
         "unknown": (change("memory:other", partial=True), CheckpointError, "norm.bias"),

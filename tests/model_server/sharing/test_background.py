@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from model_server.sharing.background import NICER, give_way
 
 _PROGRAM = """
 import json, os, sys, threading
@@ -60,6 +64,22 @@ def test_compiler_threads_give_way_and_those_that_run_programs_do_not(tmp_path: 
         assert found > 0, cache
         assert compiling > 0.2, (cache, compiling)  # two of the three that compile, most times
         assert running < 0.05, (cache, running)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
+def test_a_thread_that_gives_way_lowers_itself_and_those_it_starts_and_no_other() -> None:
+    def own() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def lowered() -> tuple[int, int]:
+        give_way()
+        with ThreadPoolExecutor(1) as started:
+            return own(), started.submit(own).result()
+
+    before, lowest = own(), 19
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lowered).result() == (min(before + NICER, lowest),) * 2
+    assert own() == before
 
 
 def _shares(cache: Path) -> tuple[int, float, float]:

@@ -180,6 +180,7 @@ def test_the_dialect_of_a_template_that_writes_no_calls_is_told_from_its_words()
     known = {
         "tools <tool_call>": ("hermes", "none", HERMES),
         "tools <tool_call> <think>": ("hermes", "think", HERMES),
+        "tools <tool_call> content.split('</think>')": ("hermes", "think", HERMES),
         "tools <tool_call><function=": ("learnt", "none", JSON_LIST),
         "tools [TOOL_CALLS]": ("mistral", "none", MISTRAL_LIST),
         "tools [TOOL_CALLS] [ARGS]": ("mistral", "none", MISTRAL),

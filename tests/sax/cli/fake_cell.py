@@ -18,6 +18,7 @@ from typing import Any
 import grpc.aio
 
 from sax.errors import ModelExists, ModelNotFound, QueueFull
+from sax.flags.last_lines import LogLine
 from sax.names import nearest
 from sax.passes import Embedded
 from sax.proto import (
@@ -51,7 +52,7 @@ from sax.weights import WeightChange
 from sax.wire.embed import decode_embed, encode_embedded
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.models import decode_spec, encode_published
-from sax.wire.records import encode_event, encode_version
+from sax.wire.records import encode_event, encode_log, encode_version
 from sax.wire.rpc import server_options
 from sax.wire.servers import encode_joined
 from sax.wire.tokens import decode_generate, encode_chunk, encode_failure
@@ -72,6 +73,7 @@ class FakeCell(
         self.weight_changes: list[WeightChange] = []
         self.versions: dict[str, list[Version]] = {}  # the newest first
         self.events: list[Event] = []  # the oldest first
+        self.logs: dict[str, list[LogLine]] = {"": []}  # by server, "": of the admin server
         self.asked: list[GenerateRequest] = []
         # What a new publication's replica is at first; more may follow, one per List.
         self.script: list[ReplicaStatus] = []
@@ -197,6 +199,9 @@ class FakeCell(
         told = [event for event in reversed(self.events) if event.sequence < before]
         page = told[: request.limit or 100]
         return cell_pb2.EventsResponse(events=map(encode_event, page))
+
+    async def Log(self, request: control_pb2.LogRequest, context: Any) -> Any:
+        return encode_log(self.logs.get(request.server, []))
 
     def _find(self, model_id: str) -> PublishedModel:
         if model_id not in self.models:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 
@@ -19,11 +20,13 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.types import (
+    GenerateRequest,
     JoinedServer,
     Message,
     ModelSpec,
     PublishedModel,
     ReplicaStatus,
+    SamplingParams,
     SaxmlSamples,
     ServableStatus,
     ServerInfo,
@@ -269,6 +272,19 @@ async def test_a_full_replica_is_passed_on_to_the_caller_of_embed(
     replica.fail = [QueueFull("full", retry_after_s=1)]
     with pytest.raises(QueueFull):
         await asking.embed(MODEL, ["ab"])
+
+
+async def test_the_phases_of_requests_are_those_that_their_servers_tell(
+    asking: AsyncClient, replica: FakeReplica
+) -> None:
+    assert await asking.phases(["a"]) == {}, "no request runs"
+    replica.hold.clear()
+    sampling = SamplingParams(max_tokens=3)
+    request = GenerateRequest(model_id=MODEL, prompt="hi", sampling=sampling, request_id="a")
+    async with aclosing(asking.generate(request)) as chunks:
+        await anext(chunks)
+        assert await asking.phases(["a", "b"]) == {"a": "decode"}
+        assert await asking.phases([]) == {}
 
 
 async def test_custom_requests_are_bytes_both_ways(asking: AsyncClient) -> None:

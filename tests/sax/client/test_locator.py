@@ -197,7 +197,7 @@ async def begun_at(
 async def left_to(other: FakeReplica, admin: FakeAdmin, client: AsyncClient) -> None:
     """Only this replica is ready, and the client knows: it makes no attempt at another one."""
     admin.ready(MODEL, other.address)
-    while client._locator._replicas._followers[MODEL].watched.usable != {other.address}:  # noqa: ASYNC110
+    while client._locator.replicas._followers[MODEL].watched.usable != {other.address}:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 

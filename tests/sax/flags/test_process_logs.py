@@ -32,15 +32,22 @@ ProcessLogs.take_flags(vars(parser.parse_args(sys.argv[1:]))).start("server")
 for name in ("server.room", "elsewhere"):
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
         logging.getLogger(name).log(level, "%s", logging.getLevelName(level).lower())
+from sax.flags.last_lines import last_lines
+print(*(f"{line['logger']} {line['text']}" for line in last_lines()), sep="\\n")
 """
 
 
-def logged(*flags: str) -> list[str]:
-    """What of five lines each of two loggers the process logged, e.g. "server.room debug"."""
+def ran(*flags: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *flags], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def logged(*flags: str) -> list[str]:
+    """What of five lines each of two loggers the process logged, e.g. "server.room debug"."""
+    done = ran(*flags)
     return [line.split(" ", 3)[3].replace(":", "", 1) for line in done.stderr.splitlines()]
 
 
@@ -77,6 +84,10 @@ def test_a_flag_says_what_is_logged(flags: str, lines: list[str]) -> None:
 def test_a_file_has_what_stderr_has_not(tmp_path: Path) -> None:
     assert logged(f"--log_dir={tmp_path}", "--stderrthreshold=fatal") == both("critical")
     assert len((tmp_path / "server.log").read_text().splitlines()) == len(USUAL)
+
+
+def test_the_last_lines_are_kept_for_operators_whatever_goes_to_stderr() -> None:
+    assert ran("--stderrthreshold=fatal").stdout.splitlines() == USUAL
 
 
 @each_case("name", [*IDLE_SWITCHES, *IDLE_VALUES])

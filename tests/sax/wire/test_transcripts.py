@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
+from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
 from sax.wire.transcripts import decode_part, decode_transcribe, encode_part, encode_transcribe
 
 
@@ -14,6 +14,7 @@ def test_a_request_comes_back_as_it_was() -> None:
             translate=True,
             prompt="caf\u00e9",
             temperature=0.25,
+            words=True,
         ),
     ):
         assert decode_transcribe(encode_transcribe(request)) == request
@@ -30,6 +31,7 @@ def test_a_part_comes_back_as_it_was() -> None:
         avg_logprob=-0.5,
         compression_ratio=1.5,
         no_speech_prob=0.01,
+        words=(TimedWord(start=0.5, end=0.75, text="caf\u00e9"),),
     )
     for part in (
         TranscriptPart(duration=2.0),

@@ -38,6 +38,7 @@ from tests.tools.bench import (
     bench_steady,
     bench_tpu_attention,
     bench_transformers,
+    bench_weights,
 )
 from tests.tools.bench.page import HEAD, PAGE, machine, tables_of_their_own, with_tables
 from tests.tools.bench.table import Table
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "grammar": bench_grammar.run,
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
+    "weights": bench_weights.run,
     "quantization": bench_quantization.run,
     "exactness": bench_exactness.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU

@@ -24,7 +24,7 @@ from model_server.grammars.constraint import Constraint
 from sax.types import Message
 from tests.demo_model import demo_model
 from tests.tools.bench.demo import COMPILED, GREEDY, load_demo, request
-from tests.tools.bench.stubbed_head import Stubbed, write_head
+from tests.tools.bench.stubbed_head import Stubbed, write_draft_layer, write_head
 from tests.tools.bench.table import Table
 
 CONTEXT, SLOTS, ANSWER = 1024, 32, 128
@@ -92,14 +92,6 @@ DRAFT_CASES = (
 )
 
 
-# A head whose draft tokens a stub replaces by those of the answer, seven of ten of them. Behind a
-# wrong one none counts: of three in a row half are accepted, of seven a third.
-HEAD_CASES = (
-    Case("a story, greedy, an EAGLE-3 head that a stub makes right", FREE, GREEDY, 1),
-    Case("a story, greedy, an EAGLE-3 head that a stub makes right", FREE, GREEDY, 8),
-)
-
-
 class Decoding:
     """An engine, and how many tokens a second it makes."""
 
@@ -160,8 +152,8 @@ class Decoding:
 class WithStub(Decoding):
     """Decoding with a head whose tokens a stub replaces; it learns each answer."""
 
-    def __init__(self, head: str) -> None:
-        super().__init__("draft", Stubbed, DRAFT_MODEL=head)
+    def __init__(self, mode: str, **more: str) -> None:
+        super().__init__(mode, Stubbed, **more)
 
     def learn(self, text: Sequence[int]) -> None:
         assert isinstance(self.runner, Stubbed)
@@ -178,8 +170,10 @@ def run() -> Table:
         "Draft tokens",
         f"SmolLM2-135M-Instruct (bf16 weights), {SLOTS} slots, answers of {ANSWER} tokens, under a "
         f"schema until they are complete; median of {ROUNDS} rounds, in turns. Off: `SPECULATION` "
-        "off. On: the default, null. Tokens per second once all prompts are computed. Accepted: of "
-        "the draft tokens that were tried.",
+        "off. On: the default, null; with a draft model or a head, that. A stub replaces a head's "
+        "draft tokens by those of the answer, seven of ten of them; behind a wrong one none "
+        "counts, so of three in a row half are accepted, of seven a third. Tokens per second once "
+        "all prompts are computed. Accepted: of the draft tokens that were tried.",
         ("answer", "batch", "off tokens/s", "on tokens/s", "on / off", "accepted"),
     )
     off, on = Decoding("off"), Decoding(None)
@@ -189,19 +183,24 @@ def run() -> Table:
     _measure(table, DRAFT_CASES, off, draft)
     draft.engine.close()
     with tempfile.TemporaryDirectory(prefix="sax-bench-") as folder:
-        _measure_head(table, off, Path(folder) / "head")
+        with closing(open_checkpoint(str(demo_model()))) as checkpoint:
+            head = write_head(Path(folder) / "head", checkpoint.config)
+        eagle = WithStub("draft", DRAFT_MODEL=str(head))
+        _measure_stub(table, "an EAGLE-3 head", off, eagle)
+        drafting = write_draft_layer(Path(folder) / "drafting")
+        layer = WithStub("mtp", path="auto", checkpoint=str(drafting))
+        _measure_stub(table, "a draft layer", off, layer)
     off.engine.close()
     return table
 
 
-def _measure_head(table: Table, off: Decoding, folder: Path) -> None:
-    with closing(open_checkpoint(str(demo_model()))) as checkpoint:
-        config = checkpoint.config
-    head = WithStub(str(write_head(folder, config)))
-    off.tokens_per_second(HEAD_CASES[0])
-    head.learn([*off.encoded(FREE), *off.answer])
-    _measure(table, HEAD_CASES, off, head)
-    head.engine.close()
+def _measure_stub(table: Table, head: str, off: Decoding, on: WithStub) -> None:
+    name = f"a story, greedy, {head} that a stub makes right"
+    cases = [Case(name, FREE, GREEDY, batch) for batch in (1, 8)]
+    off.tokens_per_second(cases[0])
+    on.learn([*off.encoded(FREE), *off.answer])
+    _measure(table, cases, off, on)
+    on.engine.close()
 
 
 def _measure(table: Table, cases: Sequence[Case], off: Decoding, on: Decoding) -> None:

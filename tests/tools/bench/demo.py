@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
+from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.loaded import Loaded
-from model_server.loading.loader import make_loader
+from model_server.loading.loader import ModelLoader
 from sax.types import ModelSpec
 from tests.demo_model import demo_model
 
 COMPILED = ".cache/compiled"
+_watch = functools.cache(CompileWatch)  # one per process: two would count each other's loads
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -32,9 +35,9 @@ def spec_of(
     )
 
 
-def load_demo(config: ModelServerConfig | None = None, **overrides: object) -> Loaded:
+def load_demo(config: ModelServerConfig | None = None, **overrides: Any) -> Loaded:
     """Load the demo model; by default as a model server without flags would."""
-    loader = make_loader(config or ModelServerConfig(jax_cache_dir=COMPILED))
+    loader = ModelLoader(config or ModelServerConfig(jax_cache_dir=COMPILED), _watch())
     loaded = loader(spec_of(**overrides), lambda _: None)
     assert isinstance(loaded, Loaded)
     return loaded

@@ -1,14 +1,16 @@
-"""An EAGLE-3 head of random weights, and a stub in place of what it would have learnt."""
+"""Random heads for the demo model, and a stub in place of what they would have learnt."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from model_server.engine.running.ops import (
@@ -21,18 +23,21 @@ from model_server.engine.running.ops import (
     Propose,
     Runner,
 )
+from model_server.plan.checkpoint.convert import convert
+from tests.demo_model import demo_model
 from tests.model_server.checkpoints.tiny_folder import write_json
 
 SHARE_RIGHT = 0.7
+_MODEL, _ADDED = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+_BIASED = tuple(f"self_attn.{each}_proj.weight" for each in "qkv")
 _SHARE = 4  # the head knows one in so many tokens, as those that are published do
 
 
 def write_head(folder: Path, config: dict[str, Any]) -> Path:
-    """Write a head for the Llama model of this config.json, with bfloat16 weights."""
+    """Write an EAGLE-3 head for the Llama model of this config.json, with bfloat16 weights."""
     folder.mkdir()
-    embed, ffw, vocab = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size"))
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    size, outputs = embed // heads, vocab // _SHARE
+    embed, vocab = config["hidden_size"], config["vocab_size"]
+    outputs = vocab // _SHARE
     sizes = ("hidden_size", "intermediate_size", "vocab_size", "rms_norm_eps", "rope_theta")
     sizes += ("num_attention_heads", "num_key_value_heads", "max_position_embeddings")
     named = {key: config[key] for key in sizes}
@@ -40,28 +45,71 @@ def write_head(folder: Path, config: dict[str, Any]) -> Path:
     layer = {"model_type": "llama", "num_hidden_layers": 1, "tie_word_embeddings": False}
     write_json(folder / "config.json", {**named, **head, **layer})
     shapes = {
-        "midlayer.self_attn.q_proj": (embed, 2 * embed),
-        "midlayer.self_attn.k_proj": (kv_heads * size, 2 * embed),
-        "midlayer.self_attn.v_proj": (kv_heads * size, 2 * embed),
-        "midlayer.self_attn.o_proj": (embed, embed),
-        "midlayer.mlp.gate_proj": (ffw, embed),
-        "midlayer.mlp.up_proj": (ffw, embed),
-        "midlayer.mlp.down_proj": (embed, ffw),
-        "midlayer.input_layernorm": (embed,),
+        **_layer_shapes("midlayer", config, read=2 * embed),
         "midlayer.hidden_norm": (embed,),
-        "midlayer.post_attention_layernorm": (embed,),
         "fc": (embed, 3 * embed),
         "norm": (embed,),
         "lm_head": (outputs, embed),
     }
-    random = np.random.default_rng(0)
-    tensors = {
-        f"{name}.weight": random.normal(0, 0.02, shape).astype(ml_dtypes.bfloat16)
+    d2t = (_SHARE - 1) * np.arange(outputs)
+    save_file({**_random_weights(shapes), "d2t": d2t}, folder / "model.safetensors")
+    return folder
+
+
+def write_draft_layer(folder: Path) -> Path:
+    """Write the demo model as MiMo, which computes the same, with a draft layer in it."""
+    convert(str(demo_model()), str(folder), dtype="bfloat16")
+    config = json.loads((folder / "config.json").read_text())
+    drafting = {"model_type": "mimo", "num_nextn_predict_layers": 1}
+    write_json(folder / "config.json", {**config, **drafting})
+    whole = folder / "model.safetensors"
+    with safe_open(whole.rename(folder / _MODEL), "numpy") as file:
+        files = dict.fromkeys(file.keys(), _MODEL)
+    embed, layer = config["hidden_size"], "model.mtp_layers.0"
+    shapes = {
+        **_layer_shapes(layer, config, read=embed),
+        f"{layer}.input_proj": (embed, 2 * embed),
+        **{f"{layer}.{each}_layernorm": (embed,) for each in ("token", "hidden", "final")},
+    }
+    weights = _random_weights(shapes)
+    projections = [name for name in {**files, **weights} if name.endswith(_BIASED)]
+    for name in projections:  # MiMo's have biases: zeros
+        rows = _projected(config)[name.split(".")[-2]]
+        weights[name.replace(".weight", ".bias")] = np.zeros(rows, ml_dtypes.bfloat16)
+    save_file(weights, folder / _ADDED)
+    named = {"weight_map": {**files, **dict.fromkeys(weights, _ADDED)}}
+    write_json(folder / f"{whole.name}.index.json", named)
+    return folder
+
+
+def _projected(config: Mapping[str, Any]) -> dict[str, int]:
+    """Rows of the projections to queries, keys and values."""
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    size = config["hidden_size"] // heads
+    return {"q_proj": heads * size, "k_proj": kv_heads * size, "v_proj": kv_heads * size}
+
+
+def _layer_shapes(name: str, config: Mapping[str, Any], *, read: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a Llama layer whose attention reads rows of this width."""
+    embed, ffw = config["hidden_size"], config["intermediate_size"]
+    projected = _projected(config)
+    return {
+        **{f"{name}.self_attn.{each}": (rows, read) for each, rows in projected.items()},
+        f"{name}.self_attn.o_proj": (embed, projected["q_proj"]),
+        f"{name}.mlp.gate_proj": (ffw, embed),
+        f"{name}.mlp.up_proj": (ffw, embed),
+        f"{name}.mlp.down_proj": (embed, ffw),
+        f"{name}.input_layernorm": (embed,),
+        f"{name}.post_attention_layernorm": (embed,),
+    }
+
+
+def _random_weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    drawn = np.random.default_rng(0)
+    return {
+        f"{name}.weight": drawn.normal(0, 0.02, shape).astype(ml_dtypes.bfloat16)
         for name, shape in shapes.items()
     }
-    tensors["d2t"] = (_SHARE - 1) * np.arange(outputs)
-    save_file(tensors, folder / "model.safetensors")
-    return folder
 
 
 class Stubbed(Forwarding):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from tests.tools.report import table
@@ -17,7 +18,9 @@ class Table:
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
+        """Add a row, and show it on stderr: a table takes minutes."""
         self.rows.append(tuple(str(cell) for cell in cells))
+        print(" | ".join(self.rows[-1]), file=sys.stderr, flush=True)
 
     def markdown(self) -> str:
         return f"## {self.title}\n\n{self.how}\n\n{table(self.columns, self.rows)}\n"

@@ -8,8 +8,8 @@
 `rehearse` copies the tree, cuts the version there, builds the sdist, wheels for Linux x86-64 and
 arm64 (Zig compiles both) and one for other machines, checks them, packs the Helm chart, installs
 this machine's wheel into an empty environment, asks the model there, and writes the SBOM of that
-environment, the statement of where the files come from and the sums of all. It says how long each
-took. It needs the dependency group `release`.
+environment, the statement of where the files come from and the sums of all. Then it builds images,
+as root and where buildah is. It says how long each took. It needs the dependency group `release`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from importlib.metadata import version as version_here
 from pathlib import Path
 
 from tests.house import ROOT
+from tests.images.machine import missing
+from tests.images.store import Store
 from tests.tools.release.cutting import CannotCut, notes_of, version_of
 from tests.tools.release.distributions import (
     MACHINES,
@@ -77,16 +79,30 @@ def _rehearse(given: argparse.Namespace) -> None:
         with _timed("sdist and wheels"):
             wheels = _build(tree, given.to, given.machines)
         build_chart(tree, given.to)
+        packages = (str(each) for each in given.to.iterdir() if each.suffix in (".whl", ".gz"))
+        subprocess.run((sys.executable, "-m", "twine", "check", "--strict", *packages), check=True)
+        (given.to / "sbom.cdx.json").write_text(_install_and_try(wheels, given.model))
         notes = notes_of((tree / "CHANGELOG.md").read_text(), version)
-    packages = (str(each) for each in given.to.iterdir() if each.suffix in (".whl", ".gz"))
-    subprocess.run((sys.executable, "-m", "twine", "check", "--strict", *packages), check=True)
+        (given.to / "NOTES.md").write_text(f"{notes}\n")
+        _state(given, repository, began)
+        _build_images(tree, given.images, version, repository)
+    for each in sorted(given.to.iterdir()):
+        print(f"{each.stat().st_size:>12,}  {each.name}")
+
+
+def _install_and_try(wheels: list[Path], model: Path) -> str:
+    """Install this machine's wheel elsewhere, ask a model there, return that environment's SBOM."""
     here = min(filter(_fits, wheels), key=lambda each: each.name.endswith("-any.whl"))
     with tempfile.TemporaryDirectory() as folder:
         with _timed("installation"):
             installed = environment(Path(folder), f"{here}[cpu]")
         with _timed("first answer"):
-            _try(installed, given.model)
-        bill = _bill(installed)
+            _try(installed, model)
+        return _bill(installed)
+
+
+def _state(given: argparse.Namespace, repository: str, began: str) -> None:
+    """Write the statement of where the files come from, and their sums."""
     told = statement(
         sums_of(given.to),
         tag=given.tag,
@@ -96,12 +112,8 @@ def _rehearse(given: argparse.Namespace) -> None:
         times=(began, _now()),
         packages={name: version_here(name) for name in _BUILDERS},
     )
-    (given.to / "NOTES.md").write_text(f"{notes}\n")
-    (given.to / "sbom.cdx.json").write_text(bill)
     (given.to / PROVENANCE).write_text(json.dumps(told, indent=2) + "\n")
     write_sums(given.to)
-    for each in sorted(given.to.iterdir()):
-        print(f"{each.stat().st_size:>12,}  {each.name}")
 
 
 @contextmanager
@@ -122,6 +134,24 @@ def _build(tree: Path, to: Path, machines: list[str]) -> list[Path]:
     if wrong := [each for wheel in wheels for each in wrong_with(wheel)]:
         sys.exit("\n".join(wrong))
     return wheels
+
+
+def _build_images(tree: Path, targets: list[str], version: str, repository: str) -> None:
+    """Build images of this machine's type, and end if one does not say its version."""
+    if why := missing() if targets else "none was asked for":
+        print(f"images: left out: {why}", flush=True)
+        return
+    about = {"VERSION": version, "REVISION": commit_of(ROOT), "SOURCE": repository or "unknown"}
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store") as store:
+        for target in targets:
+            with _timed(f"image {target}"):
+                image = store.build(target, version, tree=tree, **about)
+            words = ("chroot", image.root, "/opt/sax/bin/sax", "--version")
+            told = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+            print(told, flush=True)
+            native = target == "control" or "native, for" in told
+            if not (native and told.startswith(f"sax {version}\n") and about["REVISION"] in told):
+                sys.exit(f"the image {target} does not tell its version, commit and kernels")
 
 
 def _try(installed: Environment, model: Path) -> None:
@@ -168,6 +198,7 @@ def _arguments() -> argparse.Namespace:
             what.add_argument("--machines", nargs="+", choices=MACHINES, default=[*MACHINES])
         if name == "rehearse":
             what.add_argument("--model", type=Path, required=True, help="the demo model's file")
+            what.add_argument("--images", nargs="*", default=[], help="targets of the Dockerfile")
     return parser.parse_args()
 
 

@@ -326,6 +326,7 @@ SAX_INLINE const void* lines_of(const ByteOperands& of, size_t tile, size_t bloc
   } else {
     for (size_t i = 0; i < count; i += 2, at += kLine) {
       B both = load_bytes(at), low = low_nibbles(both), high = high_nibbles(both);
+      if (of.weight.float4) low = of_float4(low), high = of_float4(high);
       memcpy(room + i * kLine, &low, kLine);
       memcpy(room + (i + 1) * kLine, &high, kLine);
     }

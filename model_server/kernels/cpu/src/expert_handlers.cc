@@ -216,7 +216,7 @@ bool plain_experts(const ffi::Buffer<ffi::BF16>& tiles, size_t count, size_t inp
 // offsets possibly of no size, units f32[E * N / 16, 2, 16]
 bool quantized_experts(const ffi::Buffer<ffi::U8>& tiles, const ffi::Buffer<ffi::F16>& scales,
                        const ffi::Buffer<ffi::F16>& offsets, const Floats& units, size_t count,
-                       size_t inputs, size_t outputs, QuantizedExperts& made) {
+                       size_t inputs, size_t outputs, int32_t float4, QuantizedExperts& made) {
   if (rank(tiles) != 4 || rank(scales) != 3 || rank(units) != 3 || outputs % kLanes) return false;
   size_t all = count * (outputs / kLanes), blocks = dim(scales, 1);
   size_t of_bytes = dim(tiles, 1) ? inputs / dim(tiles, 1) : 0;
@@ -224,7 +224,7 @@ bool quantized_experts(const ffi::Buffer<ffi::U8>& tiles, const ffi::Buffer<ffi:
               dim(tiles, 2) == kLanes && dim(tiles, 3) == 4 && dim(scales, 2) == kLanes &&
               dim(units, 1) == 2 && dim(units, 2) == kLanes && (of_bytes == 4 || of_bytes == 8) &&
               of_bytes * dim(tiles, 1) == inputs && blocks && inputs % blocks == 0 &&
-              inputs / blocks % of_bytes == 0 &&
+              inputs / blocks % of_bytes == 0 && (!float4 || of_bytes == 8) &&
               (absent(offsets) || offsets.element_count() == scales.element_count());
   if (!fits) return false;
   made.whole = {tiles.typed_data(),
@@ -234,7 +234,8 @@ bool quantized_experts(const ffi::Buffer<ffi::U8>& tiles, const ffi::Buffer<ffi:
                 outputs,
                 inputs,
                 inputs / blocks,
-                of_bytes == 8 ? 4 : 8};
+                of_bytes == 8 ? 4 : 8,
+                float4 != 0};
   made.outputs = outputs, made.inputs = inputs;
   return true;
 }
@@ -269,12 +270,12 @@ ffi::Error plain_gated(Floats x, Places rows, Places ends, ffi::Buffer<ffi::BF16
 
 ffi::Error quantized(Floats x, Places rows, Places ends, ffi::Buffer<ffi::U8> tiles,
                      ffi::Buffer<ffi::F16> scales, ffi::Buffer<ffi::F16> offsets, Floats units,
-                     ffi::ResultBuffer<ffi::F32> out) {
+                     ffi::ResultBuffer<ffi::F32> out, int32_t float4) {
   Grouped by;
   QuantizedExperts experts;
   if (!grouped(x, rows, ends, *out, by) ||
       !quantized_experts(tiles, scales, offsets, units, by.ends.size(), dim(x, 1), dim(*out, 1),
-                         experts)) {
+                         float4, experts)) {
     return wrong(kDoNotFit);
   }
   multiply(by, experts, out->typed_data(), out->element_count());
@@ -285,14 +286,15 @@ ffi::Error quantized_gated(Floats x, Places rows, Places ends, ffi::Buffer<ffi::
                            ffi::Buffer<ffi::F16> gate_scales, ffi::Buffer<ffi::F16> gate_offsets,
                            Floats gate_units, ffi::Buffer<ffi::U8> ups,
                            ffi::Buffer<ffi::F16> up_scales, ffi::Buffer<ffi::F16> up_offsets,
-                           Floats up_units, ffi::ResultBuffer<ffi::F32> out, int32_t gate) {
+                           Floats up_units, ffi::ResultBuffer<ffi::F32> out, int32_t gate,
+                           int32_t float4) {
   Grouped by;
   QuantizedExperts opening, going_up;
   if (gate < 0 || gate > static_cast<int32_t>(Gate::relu) || !grouped(x, rows, ends, *out, by) ||
       !quantized_experts(gates, gate_scales, gate_offsets, gate_units, by.ends.size(), dim(x, 1),
-                         dim(*out, 1), opening) ||
+                         dim(*out, 1), float4, opening) ||
       !quantized_experts(ups, up_scales, up_offsets, up_units, by.ends.size(), dim(x, 1),
-                         dim(*out, 1), going_up) ||
+                         dim(*out, 1), float4, going_up) ||
       opening.whole.block != going_up.whole.block || opening.whole.bits != going_up.whole.bits) {
     return wrong(kDoNotFit);
   }
@@ -325,15 +327,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_experts_gated, sax::plain_gated,
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<int32_t>("gate"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized_experts, sax::quantized,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_experts_in_bytes, sax::quantized,
                               sax::rows_by_expert()
                                   .Arg<ffi::Buffer<ffi::U8>>()
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<int32_t>("float4"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized_experts_gated, sax::quantized_gated,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_experts_in_bytes_gated, sax::quantized_gated,
                               sax::rows_by_expert()
                                   .Arg<ffi::Buffer<ffi::U8>>()
                                   .Arg<ffi::Buffer<ffi::F16>>()
@@ -344,6 +347,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized_experts_gated, sax::quantized_ga
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Attr<int32_t>("gate"));
+                                  .Attr<int32_t>("gate")
+                                  .Attr<int32_t>("float4"));
 
 #pragma GCC visibility pop

@@ -17,7 +17,8 @@ struct PlainWeight {
 // As above, with numbers of 8 or 4 bits: weight = scale * value + offset.
 struct QuantizedWeight {
   const uint8_t* tiles;     // 8 bits: [tiles][K / 4][16][4], plus 128. 4 bits: [tiles][K / 8][16][4],
-                            // plus 8, numbers 4 to 7 of each eight in the high nibbles
+                            // plus 8, numbers 4 to 7 of each eight in the high nibbles. Of float4
+                            // the bits, plus 8: a table has twice the number, plus 12
   const uint16_t* scales;   // f16[tiles][K / block][16], as parts of the row's `units`
   const uint16_t* offsets;  // the same, or null
   const float* units;       // f32[tiles][2][16]: of scales, of offsets
@@ -25,8 +26,10 @@ struct QuantizedWeight {
   size_t inputs;            // K
   size_t block;             // numbers that share a scale
   int bits;                 // 8 or 4
+  bool float4;              // numbers of 4 bits are e2m1
 
-  int32_t zero() const { return bits == 8 ? 128 : 8; }  // what is stored for 0
+  // What is stored for 0, or what the table has for it.
+  int32_t zero() const { return bits == 8 ? 128 : float4 ? 12 : 8; }
 };
 
 enum class Number { f32, bf16, i8, f8 };

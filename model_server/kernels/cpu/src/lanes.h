@@ -41,6 +41,9 @@ SAX_INLINE uint16_t bf16_of(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40 : nearest);
 }
 
+// Twice the numbers of float4 (e2m1), plus 12, by their bits plus 8.
+constexpr uint8_t kFloat4[16] = {12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14, 15, 16, 18, 20, 24};
+
 // F: sixteen f32. I: sixteen i32. B: sixty-four bytes of a weight.
 
 #if defined(__AVX512F__)
@@ -85,6 +88,10 @@ SAX_INLINE B load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
 SAX_INLINE B low_nibbles(B x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
 SAX_INLINE B high_nibbles(B x) {
   return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))};
+}
+SAX_INLINE B of_float4(B x) {
+  __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kFloat4));
+  return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x.v)};
 }
 
 #if defined(__AVX512BF16__)
@@ -169,6 +176,11 @@ SAX_INLINE B high_nibbles(B x) {
   return {_mm256_and_si256(_mm256_srli_epi16(x.a, 4), mask),
           _mm256_and_si256(_mm256_srli_epi16(x.b, 4), mask)};
 }
+SAX_INLINE B of_float4(B x) {
+  __m128i one = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kFloat4));
+  __m256i table = _mm256_broadcastsi128_si256(one);
+  return {_mm256_shuffle_epi8(table, x.a), _mm256_shuffle_epi8(table, x.b)};
+}
 
 #elif defined(SAX_NEON)
 
@@ -228,6 +240,7 @@ SAX_INLINE B load_bytes(const void* p) {
 }
 SAX_INLINE B low_nibbles(B x) { SAX_EACH x.v[i] = vandq_u8(x.v[i], vdupq_n_u8(15)); return x; }
 SAX_INLINE B high_nibbles(B x) { SAX_EACH x.v[i] = vshrq_n_u8(x.v[i], 4); return x; }
+SAX_INLINE B of_float4(B x) { SAX_EACH x.v[i] = vqtbl1q_u8(vld1q_u8(kFloat4), x.v[i]); return x; }
 
 #undef SAX_EACH
 
@@ -287,6 +300,7 @@ SAX_INLINE I add_i(I x, I y) { SAX_EACH x.v[i] += y.v[i]; return x; }
 SAX_INLINE B load_bytes(const void* p) { B y; memcpy(y.v, p, 64); return y; }
 SAX_INLINE B low_nibbles(B x) { for (auto& each : x.v) each &= 15; return x; }
 SAX_INLINE B high_nibbles(B x) { for (auto& each : x.v) each >>= 4; return x; }
+SAX_INLINE B of_float4(B x) { for (auto& each : x.v) each = kFloat4[each]; return x; }
 #undef SAX_EACH
 
 #endif

@@ -112,11 +112,12 @@ void byte_product(const QuantizedWeight& weight, const float* x, const Rows& row
 }
 
 // x f32[T, K], live i32[T] or of no size, tiles u8[N / 16, K / 4 or 8, 16, 4], scales and offsets
-// f16[N / 16, K / block, 16], offsets possibly of no size, units f32[N / 16, 2, 16] -> f32[T, N]
+// f16[N / 16, K / block, 16], offsets possibly of no size, units f32[N / 16, 2, 16] -> f32[T, N];
+// float4: whether numbers of 4 bits are e2m1
 ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
                              ffi::Buffer<ffi::U8> tiles, ffi::Buffer<ffi::F16> scales,
                              ffi::Buffer<ffi::F16> offsets, ffi::Buffer<ffi::F32> units,
-                             ffi::ResultBuffer<ffi::F32> out) {
+                             ffi::ResultBuffer<ffi::F32> out, int32_t float4) {
   if (rank(x) != 2 || rank(tiles) != 4 || rank(scales) != 3 || rank(units) != 3 || rank(*out) != 2) {
     return wrong("quantised product: ranks");
   }
@@ -127,7 +128,7 @@ ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live
               dim(tiles, 2) == kLanes && dim(tiles, 3) == 4 && dim(scales, 2) == kLanes &&
               dim(units, 1) == 2 && dim(units, 2) == kLanes && dim(*out, 0) == dim(x, 0) &&
               (of_bytes == 4 || of_bytes == 8) && of_bytes * dim(tiles, 1) == inputs && blocks &&
-              inputs % blocks == 0 && inputs / blocks % of_bytes == 0 &&
+              inputs % blocks == 0 && inputs / blocks % of_bytes == 0 && (!float4 || of_bytes == 8) &&
               (absent(offsets) || offsets.element_count() == scales.element_count());
   if (!fits) return wrong("quantised product: the tiles do not fit");
   if (!dim(x, 0) || !outputs) return ffi::Error::Success();
@@ -139,7 +140,8 @@ ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live
       outputs,
       inputs,
       inputs / blocks,
-      of_bytes == 8 ? 4 : 8};
+      of_bytes == 8 ? 4 : 8,
+      float4 != 0};
   byte_product(weight, x.typed_data(), rows_of(live, dim(x, 0), outputs, out->typed_data()));
   return ffi::Error::Success();
 }
@@ -227,7 +229,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_plain, sax::plain_product,
                                   .Arg<ffi::Buffer<ffi::BF16>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized, sax::quantized_product,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_in_bytes, sax::quantized_product,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
@@ -235,6 +237,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized, sax::quantized_product,
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<int32_t>("float4"));
 
 #pragma GCC visibility pop

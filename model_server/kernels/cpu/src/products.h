@@ -144,12 +144,20 @@ static void bytes_of(const float* x, size_t row, const ByteRows& to) {
   }
 }
 
+enum class Stored { i8, i4, float4 };
+
+template <Stored S>
+SAX_INLINE B numbers_of(B nibbles) {
+  return S == Stored::float4 ? of_float4(nibbles) : nibbles;
+}
+
 // R rows from `first` on times one tile. Each block's sums are whole numbers, scaled once.
-template <int R, int BITS>
+template <int R, Stored S>
 SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
                                 size_t tile, float* const* out) {
   size_t blocks = weight.inputs / weight.block;
-  const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * BITS / 8;
+  constexpr int bits = S == Stored::i8 ? 8 : 4;
+  const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * bits / 8;
   const int8_t* x = rows.bytes + first * 2 * weight.inputs;
   const BlockSum* sums = rows.sums + first * blocks;
   F totals[R];
@@ -160,14 +168,14 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& r
       size_t stop = weight.block - i < kNumbersAtOnce ? weight.block : i + kNumbersAtOnce;
       Wholes wholes[R];
       for (int r = 0; r < R; ++r) wholes[r] = scaling.folded ? beginning(sums[r]) : no_wholes();
-      for (; i < stop; i += BITS == 8 ? 4 : 8, at += 64) {
+      for (; i < stop; i += 32 / bits, at += 64) {
         __builtin_prefetch(at + 8 * 64);
         B both = load_bytes(at);
-        Bytes four = bytes_in(BITS == 8 ? both : low_nibbles(both));
+        Bytes four = bytes_in(bits == 8 ? both : numbers_of<S>(low_nibbles(both)));
         for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
         x += R * kBytesOfFour;
-        if constexpr (BITS == 4) {
-          four = bytes_in(high_nibbles(both));
+        if constexpr (bits == 4) {
+          four = bytes_in(numbers_of<S>(high_nibbles(both)));
           for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
           x += R * kBytesOfFour;
         }
@@ -183,18 +191,20 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& r
   }
 }
 
-template <int R, int BITS>
+template <int R, Stored S>
 static void quantized_step(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
                            size_t count, size_t tile, float* const* out) {
   if constexpr (R > 0) {
-    if (count == R) return quantized_block<R, BITS>(weight, rows, first, tile, out);
-    quantized_step<R - 1, BITS>(weight, rows, first, count, tile, out);
+    if (count == R) return quantized_block<R, S>(weight, rows, first, tile, out);
+    quantized_step<R - 1, S>(weight, rows, first, count, tile, out);
   }
 }
 
 static void quantized(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
                       float* const* out) {
-  auto step = weight.bits == 8 ? quantized_step<kMostBytesRows, 8> : quantized_step<kMostBytesRows, 4>;
+  auto step = quantized_step<kMostBytesRows, Stored::i8>;
+  if (weight.bits == 4) step = quantized_step<kMostBytesRows, Stored::i4>;
+  if (weight.float4) step = quantized_step<kMostBytesRows, Stored::float4>;
   size_t of_group = rows.count ? rows_of_group(rows.count) : 1;
   for (size_t tile = first; tile < last; ++tile) {
     for (size_t row = 0; row < rows.count; row += of_group) {

@@ -32,6 +32,14 @@ __attribute__((visibility("default"))) void sax_cpu_tile_halves(const uint16_t* 
   sax::over_tiles(outputs, [&](size_t tile, size_t there) {
     uint16_t* to = tiles + tile * pairs * 2 * sax::kLanes;
     const uint16_t* from = rows + tile * sax::kLanes * inputs;
+    if (there == sax::kLanes && inputs % 2 == 0) {
+      for (size_t pair = 0; pair < pairs; ++pair) {
+        for (size_t lane = 0; lane < sax::kLanes; ++lane, to += 2) {
+          memcpy(to, from + lane * inputs + 2 * pair, 2 * sizeof *to);
+        }
+      }
+      return;
+    }
     for (size_t pair = 0; pair < pairs; ++pair) {
       for (size_t lane = 0; lane < sax::kLanes; ++lane, to += 2) {
         const uint16_t* at = from + lane * inputs + 2 * pair;

@@ -71,6 +71,17 @@ async def test_times_come_with_verbose_json(http: httpx.AsyncClient):
     }
 
 
+async def test_times_of_words_come_beside_those_of_segments_or_alone(http: httpx.AsyncClient):
+    asked = {"response_format": "verbose_json", "language": "fr"}
+    words = [{"word": each, "start": 0.5, "end": 1.0} for each in ("fr", "transcribe")]
+    for times in (["word"], ["word", "segment"]):
+        fields: dict[str, Any] = {"timestamp_granularities[]": times}
+        reply = (await ask(http, **asked, **fields)).json()
+        assert reply["words"] == words
+        assert ("segments" in reply) == ("segment" in times)
+    assert "words" not in (await ask(http, **asked)).json()
+
+
 async def test_text_and_subtitles_have_their_own_types(http: httpx.AsyncClient):
     text = await ask(http, response_format="text")
     assert (text.text, text.headers["content-type"]) == (
@@ -90,7 +101,8 @@ async def test_text_and_subtitles_have_their_own_types(http: httpx.AsyncClient):
 
 def test_a_cue_holds_no_arrow_and_hours_count_on():
     segment = Segment(start=3661.5, end=7322.25, text=" a --> b\n\nc")
-    made, _ = shown(WholeTranscript(segments=(segment,), language="en", duration=9000.0), "vtt", "")
+    whole = WholeTranscript(segments=(segment,), language="en", duration=9000.0)
+    made, _ = shown(whole, "vtt", "", ())
     assert made.decode() == "WEBVTT\n\n01:01:01.500 --> 02:02:02.250\na -> b c\n"
 
 
@@ -123,7 +135,6 @@ async def test_a_stream_that_breaks_ends_with_an_error(http: httpx.AsyncClient, 
         ({"temperature": "warm"}, "temperature"),
         ({"stream": "yes"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "stream"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
         ({"timestamp_granularities[]": "letter"}, "timestamp_granularities"),
         ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
         ({"include[]": "logprobs"}, "include[]"),

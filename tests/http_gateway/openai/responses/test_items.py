@@ -23,3 +23,9 @@ def test_what_an_item_says_is_kept():
     assert to_items([given]) == [given]
     (without,) = to_items([{"type": "function_call_output", "call_id": "c", "output": "x"}])
     assert without["id"].startswith("fco_")
+
+
+def test_null_is_no_status_and_no_id():
+    (item,) = to_items([{"type": "reasoning", "summary": [], "id": None, "status": None}])
+    assert item["status"] == "completed"
+    assert item["id"].startswith("rs_")

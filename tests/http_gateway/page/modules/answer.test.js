@@ -21,6 +21,18 @@ test("texts, reasoning and times add up", () => {
   assert.equal(answer.tokensPerS, 4);
 });
 
+test("reasoning that nobody marked is told apart from the text", () => {
+  const parts = (/** @type {string} */ content, /** @type {string} */ reasoning = "") => {
+    const answer = new Answer(0);
+    answer.take(chunk({ content, reasoning_content: reasoning }), 1);
+    return answer.parts;
+  };
+  assert.deepEqual(parts("\n<think>two\nand two</think>\n\nFour."), { reasoning: "two\nand two", text: "Four." });
+  assert.deepEqual(parts("<think>two"), { reasoning: "two", text: "" });
+  assert.deepEqual(parts("Say <think>x</think>"), { reasoning: "", text: "Say <think>x</think>" });
+  assert.deepEqual(parts("<think>x</think>", "hm"), { reasoning: "hm", text: "<think>x</think>" });
+});
+
 test("calls come in pieces, each at its index", () => {
   const answer = new Answer(0);
   answer.take(chunk({ tool_calls: [{ index: 0, id: "call_1", type: "function", function: { name: "f", arguments: "" } }] }), 1);

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from model_server.checkpoints.packed import Packing
+from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.native import InUse
 from model_server.kernels.cpu.tiles import (
@@ -24,6 +24,7 @@ from model_server.kernels.cpu.tiles import (
 from model_server.models.weights.quantization import quantize
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import TILE_NAMES
+from tests.model_server.kernels.cpu.packed_weights import blocks_of
 
 STEP = 32  # numbers of a row that the unit multiplies at once
 
@@ -132,16 +133,15 @@ def test_rows_that_do_not_lie_side_by_side_are_multiplied() -> None:
 BLOCKS = [16, 32, 64, 96, None]
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "int4", FLOAT4])
 def test_whole_numbers_have_the_bits_of_vectors(kind: str, units: list[str]) -> None:
     if not choose("avx512_vnni"):
         pytest.skip("the same numbers and order of sums are those of AVX-512 VNNI only")
     failures, product = Failures(), jax.jit(byte_product, static_argnums=0)
     for block, rows, unit in itertools.product(BLOCKS, [1, 4, 8, 9, 16, 17, 45], units):
         with failures.of(block, rows, unit):
-            packing = Packing(kind, block, block == 32)
-            blocks = quantize(numbers(50, 576), packing)
-            form = ByteForm((50, 576), block or 576, int(kind[3:]), packing.offset)
+            packing = Packing(kind, block, block == 32 and kind != FLOAT4)
+            form, blocks = blocks_of(numbers(50, 576), packing)
             tiles = jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
             x = numbers(rows, 576)
             choose("avx512_vnni")

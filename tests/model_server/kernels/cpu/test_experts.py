@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from model_server.checkpoints.packed import Packing
+from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.experts import (
     ByExpert,
@@ -22,16 +21,15 @@ from model_server.kernels.cpu.experts import (
     weights_of,
 )
 from model_server.kernels.cpu.tiles import (
-    ByteForm,
     ByteTiles,
     byte_product,
     byte_tiles,
     plain_product,
     plain_tiles,
 )
-from model_server.models.weights.quantization import quantize
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, product_sets
+from tests.model_server.kernels.cpu.packed_weights import blocks_of
 
 __all__ = ["product_sets"]
 
@@ -50,6 +48,7 @@ PACKINGS = {
     "int8": Packing("int8", None, offset=False),
     "int4": Packing("int4", BLOCK, offset=False),
     "int4 with offsets": Packing("int4", BLOCK, offset=True),
+    "float4": Packing(FLOAT4, BLOCK, offset=False),
 }
 
 
@@ -75,10 +74,7 @@ class Weights:
             self.form = ExpertForm(COUNT, OUTPUTS, INPUTS)
             self.tiles: Any = jnp.asarray(plain_tiles(plain))
             return
-        blocks = quantize(numbers.astype(np.float32), packing)
-        blocks = replace(blocks, values=blocks.values.astype(np.int8))
-        block = packing.block or INPUTS
-        of_all = ByteForm(numbers.shape, block, 4 if packing.kind == "int4" else 8, packing.offset)
+        of_all, blocks = blocks_of(numbers.astype(np.float32), packing)
         self.form = ExpertForm(COUNT, OUTPUTS, INPUTS, of_all)
         self.tiles = jax.tree.map(jnp.asarray, byte_tiles(of_all, blocks))
 

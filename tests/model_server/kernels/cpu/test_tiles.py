@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.packed import FLOAT4, PackedBlocks, Packing
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.tiles import (
     ByteForm,
@@ -25,12 +25,12 @@ from model_server.kernels.cpu.tiles import (
     plain_weight,
     tiles_of,
 )
-from model_server.models.weights.quantization import quantize
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import (
     InstructionSets,
     product_sets,
 )
+from tests.model_server.kernels.cpu.packed_weights import blocks_of
 
 __all__ = ["product_sets"]
 
@@ -130,15 +130,13 @@ PACKINGS = [
     Packing("int4", None, False),
     Packing("int4", 32, True),
     Packing("int4", 64, False),
+    Packing(FLOAT4, 32, False),
 ]
 
 
 def quantised(shape: tuple[int, int], packing: Packing) -> tuple[ByteForm, PackedBlocks, ByteTiles]:
     """A weight of this shape, and its tiles on the device."""
-    blocks = quantize(weight_of(*shape).astype(np.float32), packing)
-    bits = 4 if packing.kind == "int4" else 8
-    form = ByteForm(shape, packing.block or shape[1], bits, packing.offset)
-    assert form.fits
+    form, blocks = blocks_of(weight_of(*shape).astype(np.float32), packing)
     return form, blocks, jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
 
 

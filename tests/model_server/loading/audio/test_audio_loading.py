@@ -205,6 +205,7 @@ def test_a_checkpoint_that_is_another_is_refused_in_words(
         ("preprocessor_config", {"hop_length": 100}, "hop_length"),
         ("generation_config", {"suppress_tokens": [10**6]}, "suppress_tokens"),
         ("generation_config", {"no_timestamps_token_id": 3}, "no_timestamps_token_id"),
+        ("generation_config", {"alignment_heads": [[9, 0]]}, "alignment_heads"),
     ]
     folder = write_case("whisper", tmp_path / "whisper")
     for file, changed, words in cases:
@@ -214,6 +215,29 @@ def test_a_checkpoint_that_is_another_is_refused_in_words(
         with pytest.raises(CheckpointError, match=words):
             load(loader, folder, "whisper")
         path.write_text(published)
+
+
+def test_heads_that_follow_the_sound_look_at_it_alone_for_windows_that_ask(
+    loader: ModelLoader, models: Callable[[str], LoadedAudio], tmp_path: Path
+) -> None:
+    assert not models("whisper").times_words
+    folder = write_case("whisper", tmp_path / "whisper")
+    path = folder / "generation_config.json"
+    heads = {"alignment_heads": [[1, 0], [0, 1]]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | heads))
+    loaded = load(loader, folder, DTYPE="float32", BATCH_SIZE=2)
+    assert loaded.times_words
+    mels = first_window("whisper", loaded)
+    timed, plain = loaded.runner.run([window_of(mels, times=9), window_of(mels)])
+    assert plain.looked is None
+    said = [token for token in timed.tokens if token < loaded.tokens.end]
+    # The start, the language that was heard, no timestamps; the text; the end.
+    assert timed.looked.shape == (2, 3 + len(said) + 1, 9)
+    np.testing.assert_allclose(timed.looked.sum(-1), 1.0, rtol=1e-5)
+    assert timed.looked.std(-1).max() > 1e-4
+    alone = loaded.runner.run([window_of(mels, times=9)])[0].looked
+    np.testing.assert_allclose(alone, timed.looked, rtol=1e-4)
+    loaded.runner.close()
 
 
 def test_what_cannot_be_loaded_says_why(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ from model_server.serving.query_cost import BatchCost
 from model_server.sharing.audio.process import SoundForm
 from sax.errors import InvalidRequest, NotLoaded, QueueFull
 from sax.speech.transcripts import (
+    TimedWord,
     TranscriptPart,
     TranscriptRequest,
     WholeTranscript,
     whole_transcript,
 )
-from tests.model_server.fake_sounds import TOKENS, FakeAudioRunner, fake_audio
+from tests.model_server.fake_sounds import TOKENS, FakeAudioRunner, fake_audio, looked_at
 from tests.model_server.waiting import until
 
 REQUEST = TranscriptRequest(model_id="/sax/test/ear", sound=b"sound")
@@ -249,6 +251,35 @@ async def test_windows_follow_each_other_and_the_last_one_ends_with_the_sound(as
         (2.0, 2.5, " c", 200),
     ]
     assert [len(each.mels) for each in asked.runner.windows] == [100, 100, 60]
+
+
+async def test_words_have_times_if_they_are_asked_for(asked: Asked) -> None:
+    assert [each.words for part in await asked.parts() for each in part.segments] == [()] * 3
+    assert [each.times for each in asked.runner.windows] == [0] * 3
+    found = [each.words for part in await asked.parts(words=True) for each in part.segments]
+    # A space and a letter, of 0.2 s each, from the window's start.
+    assert [[(word.start, word.end, word.text) for word in words] for words in found] == [
+        [(0.0, 0.4, "d")],
+        [(1.0, 1.4, "e")],
+        [(2.0, 2.4, "f")],
+    ]
+    assert [each.times for each in asked.runner.windows[3:]] == [50, 50, 25]
+
+
+async def test_words_of_what_is_left_out_are_left_out(asked: Asked) -> None:
+    zero, (space, a) = TOKENS.timestamps, asked.loaded.tokenizer.encode(" a", add_bos=False)
+    gone, kept = (zero, space, a, zero), (zero, space, a, a, zero + 50)
+    looked = looked_at(5, 50)
+    asked.change = lambda _, given: given._replace(tokens=(*gone, *kept), looked=looked)
+    ((segment,),) = [part.segments for part in await asked.parts(frames=100, words=True)]
+    assert segment.words == (TimedWord(start=0.4, end=0.98, text="aa"),)
+
+
+async def test_a_model_whose_heads_do_not_follow_the_sound_times_no_words(asked: Asked) -> None:
+    asked.loaded = replace(asked.loaded, times_words=False)
+    assert await asked.parts()
+    with pytest.raises(InvalidRequest, match="no alignment_heads"):
+        await asked.parts(words=True)
 
 
 async def test_the_language_is_heard_once(asked: Asked) -> None:

@@ -1,4 +1,4 @@
-"""`rollback`, `versions`, `events` and the verbs of saxutil, from outside."""
+"""`rollback`, `versions`, `events`, `logs` and the verbs of saxutil, from outside."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from sax.cli.commands.history import event_row, following
+from sax.cli.commands.history import event_row, following, following_log
 from sax.cli.main import app
 from sax.client import Client
+from sax.flags.last_lines import LogLine
 from sax.types import Event, Version
 from tests.each_case import each_case
 from tests.sax.cli.fake_cell import FakeCell
@@ -110,6 +111,30 @@ def test_following_goes_on_with_every_new_event(
             Event(sequence=n, at_s=0, kind="update", model_id=MODEL) for n in range(31, 331)
         ]
         assert [next(told).sequence for _ in range(300)] == list(range(31, 331))
+
+
+def line(at_s: float, text: str) -> LogLine:
+    return LogLine(at_s=at_s, level="info", logger="admin_server", text=text)
+
+
+def test_logs_are_the_last_lines_of_a_server(cell: FakeCell, sax: Sax) -> None:
+    assert sax("logs").stdout == "no lines yet\n"
+    cell.logs = {"": [line(1e9, "one"), line(2e9, "two")], "host:1": [line(1e9, "loaded")]}
+    (told,) = sax("logs", "--limit", "1").stdout.splitlines()
+    assert told.endswith("info admin_server: two")
+    assert json.loads(sax("logs", "host:1", "--json").stdout) == [line(1e9, "loaded")]
+
+
+def test_a_log_is_followed_without_telling_a_line_twice(
+    cell: FakeCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sax.cli.commands.history._LOOK_S", 0.01)
+    cell.logs[""] = [line(1.0, "one"), line(2.0, "two")]
+    with Client(cell.address) as client:
+        told = following_log(client, "", client.log())
+        assert [next(told)["text"] for _ in range(2)] == ["one", "two"]
+        cell.logs[""] = [line(2.0, "two"), line(3.0, "three")]
+        assert next(told)["text"] == "three"
 
 
 def test_follow_and_before_are_a_wrong_command_line(sax: Sax) -> None:

@@ -1,16 +1,20 @@
-"""`sax doctor` and `sax --version`: what they print, without jax."""
+"""`sax doctor`, `sax clean` and `sax --version`: what they print and do, without jax."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from sax.cli.doctor.machine import kept_folders
 from sax.cli.main import app
 from sax.distribution import version
 from sax.finding import CHECKS
@@ -33,6 +37,34 @@ def test_a_doctor_tells_of_everything_once_and_ends_well_without_problems() -> N
     assert done.exit_code == any(each["level"] == "problem" for each in found)
     plain = CliRunner().invoke(app, ["doctor"]).stdout
     assert all(f"  {name}: " in plain for name in names)
+
+
+def test_what_can_be_made_again_is_removed_and_what_cannot_stays() -> None:
+    folders = list(kept_folders(os.environ))
+    for each in folders:
+        each.place.mkdir(parents=True)
+        (each.place / "file").write_bytes(b"x" * 1000)
+    assert len(cleaned("--dry-run")) == 2
+    assert all(each.place.exists() for each in folders)
+    gone = cleaned()
+    assert {Path(each["path"]) for each in gone} == {e.place for e in folders if e.made_again}
+    assert [each["bytes"] for each in gone] == [1000, 1000]
+    assert [each.place.exists() for each in folders] == [True, False, False, True]
+    assert CliRunner().invoke(app, ["clean"]).stdout == "nothing to remove\n"
+
+
+def test_what_cannot_be_removed_is_named() -> None:
+    (*_, compiled, _) = kept_folders(os.environ)
+    compiled.place.parent.mkdir(parents=True)
+    compiled.place.write_bytes(b"a file in the place of the folder")
+    done = CliRunner().invoke(app, ["clean"])
+    assert (done.exit_code, str(compiled.place) in done.stderr) == (1, True), done.output
+
+
+def cleaned(*words: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(app, ["clean", "--json", *words])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def test_the_version_is_told_with_its_build_kernels_and_jax() -> None:

@@ -25,7 +25,7 @@ WELL = ThisMachine(
     tpus=0,
     packages={"jax": "0.10.2", "jaxlib": "0.10.2"},
     taken={},
-    folders=(KeptFolder("demo model", Path("/home/me/.cache/sax/models"), 3 * 2**20),),
+    folders=(KeptFolder("demo model", Path("/home/me/.cache/sax/models"), 3 * 2**20, True),),
     free_disk=50 * GIB,
 )
 GPU = "NVIDIA H200, 143771 MiB, 570.1"

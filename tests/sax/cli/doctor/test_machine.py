@@ -65,6 +65,7 @@ def test_the_kept_folders_follow_the_variables_that_move_them(tmp_path: Path) ->
         "cache/sax/compiled",
         "state/sax",
     ]
+    assert [each.made_again for each in kept_folders(variables)] == [False, True, True, False]
 
 
 def test_this_machine_tells_something_of_everything(

@@ -269,7 +269,7 @@ async def test_a_new_share_holds_at_once(
     await ask(client)
     admin.shares[MODEL] = share(99.99, canary.address)
     admin.announce()
-    followers = client._locator._replicas._followers
+    followers = client._locator.replicas._followers
     while (follower := followers[MODEL]).watched.canary != admin.shares[MODEL]:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert follower.watched.canary is not None
