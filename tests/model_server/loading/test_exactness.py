@@ -229,7 +229,7 @@ def unequal(cases: Sequence[tuple[str, str]], folder: Path) -> Failures:
 @pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_a_request_gets_the_same_bits_in_any_company(tmp_path: Path) -> None:
-    """A dense decoder in every kind of weights; latent attention and a hybrid, both with experts."""
+    """A dense decoder in all kinds of weights; latent attention and a hybrid, both with experts."""
     cases = [(TINY, weights) for weights in DAILY]
     cases += [(name, "int8") for name in ("deepseek_v3", "qwen3_next")]
     failures = unequal(cases, tmp_path)
