@@ -32,7 +32,7 @@ _MOST_FILES = 8
 _FREE = 10  # times the size of a file: free on its disk before it is written
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
+class _KeptArray(msgspec.Struct, frozen=True, array_like=True):
     """One array."""
 
     dtype: str
@@ -41,9 +41,9 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
-class _Header(msgspec.Struct, frozen=True, array_like=True):
+class _KeptHeader(msgspec.Struct, frozen=True, array_like=True):
     key: str  # of all that the arrays depend on
-    arrays: tuple[_Stored, ...]
+    arrays: tuple[_KeptArray, ...]
 
 
 def map_weights(path: Path, key: str) -> list[np.ndarray] | None:
@@ -79,12 +79,12 @@ def write_weights(path: Path, key: str, arrays: Sequence[np.ndarray]) -> bool:
     check_private(path.parent)
     if shutil.disk_usage(path.parent).free < _FREE * sum(array.nbytes for array in arrays):
         return False
-    stored, offset = list[_Stored](), 0
+    stored, offset = list[_KeptArray](), 0
     for array in arrays:
         checksum = zlib.crc32(_bytes(array))
-        stored.append(_Stored(str(array.dtype), array.shape, offset, checksum))
+        stored.append(_KeptArray(str(array.dtype), array.shape, offset, checksum))
         offset += _padded(array.nbytes)
-    header = msgspec.msgpack.encode(_Header(key, tuple(stored)))
+    header = msgspec.msgpack.encode(_KeptHeader(key, tuple(stored)))
     with staged(path) as place, place.open("wb") as file:
         file.write(_MAGIC + _FIRST.pack(len(header), zlib.crc32(header)) + header)
         start = _padded(file.tell())
@@ -96,17 +96,17 @@ def write_weights(path: Path, key: str, arrays: Sequence[np.ndarray]) -> bool:
     return True
 
 
-def _header(data: mmap.mmap) -> tuple[_Header, int]:
+def _header(data: mmap.mmap) -> tuple[_KeptHeader, int]:
     """Return the header, and where the arrays begin. Raises ValueError and as msgspec, struct."""
     length, checksum = _FIRST.unpack_from(data, len(_MAGIC))
     first = len(_MAGIC) + _FIRST.size
     body = data[first : first + length]
     if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(body) != checksum:
         raise ValueError("its header is not whole")
-    return msgspec.msgpack.decode(body, type=_Header), _padded(first + length)
+    return msgspec.msgpack.decode(body, type=_KeptHeader), _padded(first + length)
 
 
-def _mapped(data: mmap.mmap, start: int, each: _Stored) -> np.ndarray:
+def _mapped(data: mmap.mmap, start: int, each: _KeptArray) -> np.ndarray:
     kind: Any = jnp.dtype(each.dtype)
     flat = np.frombuffer(data, kind, math.prod(each.shape), start + each.offset)
     return flat.reshape(each.shape)
