@@ -1,4 +1,4 @@
-"""Policy gradients with sax as the sampler: a small Llama learns to add two digits.
+"""Policy gradients with sax as the sampler: a small Llama is rewarded for adding two digits.
 
     python -m examples.grpo.grpo                        # the sampler is in this process
     python -m examples.grpo.grpo --model /sax/test/adder    # or a published model of a cell

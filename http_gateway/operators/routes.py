@@ -163,8 +163,9 @@ class OperatorRoutes:
 
 
 def _phase(request: OpenRequest, phases: Mapping[str, ServedPhase]) -> Phase | ServedPhase:
-    served = [phases[each] for each in request.record.cell_ids if each in phases]
-    return min(served, key=SERVED_PHASES.index, default=request.phase)
+    served: list[ServedPhase] = [phases[each] for each in request.record.cell_ids if each in phases]
+    order = SERVED_PHASES.index
+    return min(served, key=order) if served else request.phase
 
 
 def _is_own(record: RequestRecord) -> bool:

@@ -39,6 +39,7 @@ class TryForm {
       const reply = await fetch(this.#url(), { ...this.#request(), signal: running.signal });
       await this.#show(reply);
     } catch (error) {
+      if (this.running !== running) return; // another one was sent meanwhile
       this.status.textContent = running.signal.aborted
         ? "Stopped."
         : `Nothing was answered: ${error instanceof Error ? error.message : error}.`;

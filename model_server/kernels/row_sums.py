@@ -1,20 +1,28 @@
-"""Sums over the last dimension whose bits on CPUs depend less on the number of rows than XLA's own.
+"""Sums, softmaxes and norms of rows, and functions of numbers, whose bits on CPUs depend on the row
+alone.
 
-XLA:CPU adds the numbers of a row in an order that depends on how many rows there are, so a token's
-norm would depend on its batch. A product with ones did not in rows of 16 numbers and more; in very
-short rows it may. On other platforms these are XLA's own sums.
+XLA:CPU adds the numbers of a row in an order that depends on how many rows there are, and computes
+behind the last whole vector otherwise than within one; a token's norm and its route would depend on
+its batch. The native kernels compute each row alike. Without them sums are products with ones,
+whose order XLA:CPU did not change in rows of 16 numbers and more.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from model_server.kernels.cpu import native
+from model_server.kernels.cpu.rows import curve
+
 
 def row_sum(x: jax.Array) -> jax.Array:
     """Return f32[..., 1], the sum of each row of f32[..., D]; D is at least 1."""
-    return lax.platform_dependent(x, cpu=_by_product, default=_plain)
+    return _computed("sum", x, 0.0)
 
 
 def row_mean(x: jax.Array) -> jax.Array:
@@ -24,16 +32,94 @@ def row_mean(x: jax.Array) -> jax.Array:
 
 def row_softmax(x: jax.Array) -> jax.Array:
     """Return f32[..., D], the softmax of each row; -inf gets nothing."""
+    return _computed("softmax", x, 0.0)
+
+
+def standardized(x: jax.Array, epsilon: float) -> jax.Array:
+    """Return (x - mean) / sqrt(variance + epsilon) of each row: f32[..., D]."""
+    return _computed("standardized", x, epsilon)
+
+
+def unit(x: jax.Array, epsilon: float) -> jax.Array:
+    """Return x / sqrt(mean square + epsilon) of each row: f32[..., D]."""
+    return _computed("unit", x, epsilon)
+
+
+def logistic(x: jax.Array) -> jax.Array:
+    """Return f32[..., D], 1 / (1 + exp(-x))."""
+    return _computed("logistic", x, 0.0)
+
+
+def silu(x: jax.Array) -> jax.Array:
+    """Return f32[..., D], x / (1 + exp(-x))."""
+    return x * logistic(x)
+
+
+def softplus(x: jax.Array) -> jax.Array:
+    """Return f32[..., D], log(1 + exp(x))."""
+    return _computed("softplus", x, 0.0)
+
+
+def fading(log_decay: jax.Array) -> jax.Array:
+    """Return f32[H], -exp(x), computed apart from what it multiplies: once, in one way."""
+    return lax.optimization_barrier(-jnp.exp(log_decay))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 2))
+def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
+    plain = partial(_BY_XLA[name], epsilon=epsilon)
+    on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
+    # XLA would gather what is divided among devices before it calls a kernel.
+    if native.available() and x.dtype == jnp.float32 and jax.typeof(x).sharding.mesh.empty:
+        on_cpu = partial(curve, name, epsilon=epsilon)
+    return lax.platform_dependent(x, cpu=on_cpu, default=plain)
+
+
+@_computed.defjvp
+def _(
+    name: str, epsilon: float, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    _, change = jax.jvp(partial(_BY_XLA[name], epsilon=epsilon), primals, tangents)
+    return _computed(name, *primals, epsilon), change
+
+
+def _sum(x: jax.Array, epsilon: float = 0.0) -> jax.Array:
+    return x.sum(-1, keepdims=True)
+
+
+def _by_product(x: jax.Array, epsilon: float = 0.0) -> jax.Array:
+    ones = jnp.ones((x.shape[-1], 2), x.dtype)
+    return jnp.matmul(x, ones, precision="highest")[..., :1]
+
+
+def _softmax(x: jax.Array, epsilon: float) -> jax.Array:
     # What is summed and what is divided are one array: XLA would compute the exponential twice, in
-    # loops of its own, with other bits. Its bits still depend on the shape in some sizes.
+    # loops of its own, with other bits.
     weights = lax.optimization_barrier(jnp.exp(x - x.max(-1, keepdims=True)))
     return weights / row_sum(weights)
 
 
-def _plain(x: jax.Array) -> jax.Array:
-    return x.sum(-1, keepdims=True)
+def _standardized(x: jax.Array, epsilon: float) -> jax.Array:
+    return _unit(x - row_mean(x), epsilon)
 
 
-def _by_product(x: jax.Array) -> jax.Array:
-    ones = jnp.ones((x.shape[-1], 2), x.dtype)
-    return jnp.matmul(x, ones, precision="highest")[..., :1]
+def _unit(x: jax.Array, epsilon: float) -> jax.Array:
+    return x * lax.rsqrt(row_mean(jnp.square(x)) + epsilon)
+
+
+def _logistic(x: jax.Array, epsilon: float) -> jax.Array:
+    return jax.nn.sigmoid(x)
+
+
+def _softplus(x: jax.Array, epsilon: float) -> jax.Array:
+    return jax.nn.softplus(x)
+
+
+_BY_XLA: Mapping[str, Callable[..., jax.Array]] = {
+    "sum": _sum,
+    "softmax": _softmax,
+    "logistic": _logistic,
+    "softplus": _softplus,
+    "standardized": _standardized,
+    "unit": _unit,
+}

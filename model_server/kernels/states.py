@@ -8,7 +8,7 @@ cross the border of a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -37,21 +37,81 @@ class MemoryTokens(NamedTuple):
     rate: jax.Array | None = None  # f32[C, H]
 
 
+class Filter(Protocol):
+    """A short causal convolution of each channel."""
+
+    @property
+    def taps(self) -> jax.Array: ...  # f32[D, K]
+
+    @property
+    def offset(self) -> jax.Array | None: ...  # f32[D]
+
+    def __call__(
+        self, before: jax.Array, x: jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the K - 1 inputs before the next one, f32[D, K - 1], and f32[C, D]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filtering:
+    """An `Advance` of states that are the last inputs of a convolution."""
+
+    filter: Filter
+
+    def __call__(self, state: State, given: Any, count: jax.Array) -> tuple[State, jax.Array]:
+        left, made = self.filter(state[0], given, count)
+        return (left,), made
+
+
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """An `Advance` of states whose last one is a memory."""
+    """An `Advance` of states whose last one is a memory; convolutions have those before it."""
 
-    # states before the memory, inputs, count -> the next ones, what the memory takes, the rest
-    prepared: Callable[[State, Any, jax.Array], tuple[State, MemoryTokens, Any]]
+    filters: Sequence[Filter]  # of the first inputs
+    # what these made, all inputs -> what the memory takes, the rest; row by row
+    tokens: Callable[[Sequence[jax.Array], Any], tuple[MemoryTokens, Any]]
     # memory f32[H, A, B], tokens -> next memory, outputs
     remembered: Callable[[jax.Array, MemoryTokens], tuple[jax.Array, jax.Array]]
     finished: Callable[[jax.Array, Any], jax.Array]  # those outputs, the rest -> outputs
 
     def __call__(self, state: State, given: Any, count: jax.Array) -> tuple[State, jax.Array]:
-        *before, memory = state
-        left, tokens, rest = self.prepared(tuple(before), given, count)
-        memory, made = self.remembered(memory, tokens)
+        left, tokens, rest = self.prepared(state[:-1], given, count)
+        memory, made = self.remembered(state[-1], tokens)
         return (*left, memory), self.finished(made, rest)
+
+    def prepared(
+        self, before: State, given: Any, count: jax.Array
+    ) -> tuple[State, MemoryTokens, Any]:
+        """Return the last inputs of the convolutions, what the memory takes, and the rest."""
+        there = jnp.arange(jax.tree.leaves(given)[0].shape[0]) < count
+
+        def kept(each: jax.Array) -> jax.Array:
+            return jnp.where(there.reshape(-1, *[1] * (each.ndim - 1)), each, 0.0)
+
+        given = jax.tree.map(kept, given)
+        each = zip(self.filters, before, given, strict=False)
+        filtered = [run(was, part, count) for run, was, part in each]
+        tokens, rest = self.tokens([made for _, made in filtered], given)
+        tokens = tokens._replace(column=kept(tokens.column), decay=kept(tokens.decay))
+        return tuple(left for left, _ in filtered), tokens, rest
+
+
+@runtime_checkable
+class StateKernel(Protocol):
+    """Advances states in pages token by token, in place: decode rows and blocks alike."""
+
+    def convolve(
+        self, held: jax.Array, places: StatePlaces, counts: jax.Array, x: jax.Array, by: Filter
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return f32[T, D] and the last inputs f32[P + 1, D, K - 1]."""
+        ...
+
+    def take_in(
+        self, memory: jax.Array, places: StatePlaces, counts: jax.Array, tokens: MemoryTokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the outputs of T tokens and the memories f32[P + 1, H, A, B]."""
+        ...
 
 
 @runtime_checkable
@@ -137,8 +197,11 @@ def advance(
     """Run a recurrence over a flat batch.
 
     Returns the outputs [T, ...] of every token, and `held` with the states that it leaves.
-    kernel: takes the decode rows of memories if it is a `MemoryKernel`.
+    kernel: takes the decode rows of memories if it is a `MemoryKernel`, all tokens if it is a
+    `StateKernel`.
     """
+    if isinstance(kernel, StateKernel) and isinstance(step, Filtering | Remembering):
+        return _advance_natively(kernel, held, places, inputs, counts, step)
     rows, blocks = places.reads.shape[0], counts.shape[0]
     decodes = rows - blocks
     if decodes and isinstance(step, Remembering) and isinstance(kernel, MemoryKernel):
@@ -156,6 +219,27 @@ def advance(
         outputs = jnp.concatenate([outputs, found.reshape(-1, *found.shape[2:])])
     new = zip(held, ended, strict=True)
     return outputs, tuple(overwrite(of, places.writes, rows) for of, rows in new)
+
+
+def _advance_natively(
+    kernel: StateKernel,
+    held: State,
+    places: StatePlaces,
+    inputs: Any,
+    counts: jax.Array,
+    step: Filtering | Remembering,
+) -> tuple[jax.Array, State]:
+    """As `advance`, of states that begin with zeros; what lies between is computed by row."""
+    filters = [step.filter] if isinstance(step, Filtering) else step.filters
+    given = [inputs] if isinstance(step, Filtering) else inputs
+    pairs = zip(filters, held, given, strict=False)
+    filtered = [kernel.convolve(was, places, counts, part, by) for by, was, part in pairs]
+    made, left = [made for made, _ in filtered], [left for _, left in filtered]
+    if isinstance(step, Filtering):
+        return made[0], tuple(left)
+    tokens, rest = step.tokens(made, inputs)
+    outputs, memory = kernel.take_in(held[-1], places, counts, tokens)
+    return step.finished(outputs, rest), (*left, memory)
 
 
 def _begun(held: State, places: StatePlaces, blank: State) -> State:

@@ -10,8 +10,6 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.disaggregation import Disaggregation
@@ -388,17 +386,21 @@ def kernels_of(deployment: Deployment) -> str:
 
 
 def _left_to_xla(deployment: Deployment) -> Iterator[str]:
+    """Yield the weights that XLA widens in every step, and attention to pages it computes."""
     taken: Counter[str] = Counter()
     for weight in deployment.blueprint.declarations:
-        if _is_matrix(weight) and not weight.is_tiled:
-            taken[_kind(weight)] += weight.bytes
+        packing = weight.packing
+        if packing is not None and _is_matrix(weight) and not weight.is_tiled:
+            taken[f"experts' {packing.kind}" if len(weight.shape) > 2 else packing.kind] += (
+                weight.bytes
+            )
     if taken:
         kinds = ", ".join(f"{human_bytes(size, 1)} of {kind}" for kind, size in taken.items())
         yield f"{kinds} weights"
     attending = [each for each in deployment.pool_shapes if isinstance(each, LayerPages)]
     if not all(map(supports, attending)):
         yield (
-            f"attention (native: pages and heads of a multiple of {LANES}, "
+            f"attention (native: pages of a multiple of {LANES}, "
             f"heads of at most {MOST_DIM} numbers)"
         )
 
@@ -407,8 +409,3 @@ def _is_matrix(weight: Declaration) -> bool:
     """True for matrices, alone or one per expert; factors of adapters have kernels of their own,
     and filters of convolutions, whose second dimension is 1, need none."""
     return len(weight.shape) > 1 and min(weight.shape) > 1 and weight.low_rank is None
-
-
-def _kind(weight: Declaration) -> str:
-    number = weight.packing.kind if weight.packing else jnp.dtype(weight.dtype).name
-    return f"experts' {number}" if len(weight.shape) > 2 else number

@@ -84,9 +84,11 @@ class MarkdownText:
         """Blocks end their lines themselves."""
 
     def _start_of_last_block(self) -> int:
-        tops = [each.map for each in Markdown(self._rest).parsed if each.level == 0 and each.map]
+        # A line that is being written may yet be something else: `* **` is a rule, then an item.
+        whole = self._rest[: self._rest.rindex("\n") + 1]
+        tops = [each.map for each in Markdown(whole).parsed if each.level == 0 and each.map]
         line = tops[-1][0] if len(tops) > 1 else 0
-        return sum(map(len, self._rest.splitlines(keepends=True)[:line]))
+        return sum(map(len, whole.splitlines(keepends=True)[:line]))
 
     def _print(self, text: str) -> None:
         """Print blocks for good, with an empty line before all but the first."""

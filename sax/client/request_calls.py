@@ -97,7 +97,7 @@ class RequestCalls:
         asked = (each.call(_PHASES, request, reply, timeout_s) for each in servers)
         replies = await asyncio.gather(*asked, return_exceptions=True)
         told = [one for each in replies if isinstance(each, reply) for one in each.requests]
-        known = {phase: phase for phase in SERVED_PHASES}
+        known: dict[str, ServedPhase] = {phase: phase for phase in SERVED_PHASES}
         return {one.request_id: known[one.phase] for one in told if one.phase in known}
 
     async def tokenize(

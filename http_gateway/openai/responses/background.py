@@ -119,6 +119,7 @@ class BackgroundRuns:
             # `cancel` or `_end`.
             ended = await self._outcome(place, kept, work)
             self._answering.discard(place)  # who sees the end may begin another at once
+            await stop(beats)  # a sign of life behind the end would be of a run that is over
             await self._finish(place, ended)
         finally:
             await stop(beats)

@@ -36,7 +36,7 @@ export class OperatorView {
       }),
       new Part("log", () => `cell/log?${new URLSearchParams({ server: this.server.value })}`, ({ lines }) => {
         this.#showLog(lines);
-        return "";
+        return lines.length ? "" : "No line yet.";
       }),
     ];
     this.server = found("log-server", HTMLSelectElement);

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.kernels import xla
+from model_server.kernels.cpu.states import convolve, take_in
 from model_server.kernels.paged import NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import (
     HIGHEST,
@@ -23,6 +24,7 @@ from model_server.kernels.pages import (
     key_major_shapes,
     write,
 )
+from model_server.kernels.states import Filter, MemoryTokens, StatePlaces
 
 LANES = 16  # keys whose scores are computed together; a page holds a whole number of them
 MOST_DIM = 640  # numbers of a key or value
@@ -38,7 +40,7 @@ def supports(layer: LayerPages) -> bool:
 
 
 def supports_heads(key_dim: int, value_dim: int) -> bool:
-    return value_dim % LANES == 0 and max(key_dim, value_dim) <= MOST_DIM
+    return max(key_dim, value_dim) <= MOST_DIM
 
 
 def unwritten(layer: LayerPages, sharding: jax.sharding.Sharding | None = None) -> LayerPages:
@@ -103,6 +105,18 @@ class CpuAttention:
             attended,
         )
         return attended, layer
+
+    def convolve(
+        self, held: jax.Array, places: StatePlaces, counts: jax.Array, x: jax.Array, by: Filter
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `StateKernel.convolve`."""
+        return convolve(held, places, counts, x, by.taps, by.offset)
+
+    def take_in(
+        self, memory: jax.Array, places: StatePlaces, counts: jax.Array, tokens: MemoryTokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `StateKernel.take_in`."""
+        return take_in(memory, places, counts, tokens)
 
 
 def _written(batch: PagedBatch, layer: LayerPages, new: NewTokens) -> LayerPages:

@@ -24,7 +24,8 @@ _TARGETS = tuple(
         # A kernel whose arguments changed has another name, so that an older library is refused.
         *("in_bytes", "experts_in_bytes", "experts_in_bytes_gated"),
         *("unwritten", "overwrite", "write", "attend_to_pages"),
-        *("rms_norm", "gated", "heads"),
+        *("rms_norm", "gated", "heads", "curve"),
+        *("dense", "remember", "convolve"),
         "choose_tokens",
     )
 )

@@ -16,6 +16,7 @@ import numpy as np
 
 _NONE: Any = np.zeros(0, np.float32)
 GATES = {"silu": 0, "gelu_tanh": 1, "relu": 2}
+CURVES = ("sum", "softmax", "logistic", "softplus", "standardized", "unit")
 
 
 class HeadNorm(NamedTuple):
@@ -82,6 +83,16 @@ def heads(
         epsilon=np.float32(epsilon), more=np.float32(more), interleaved=np.int32(interleaved),
     )  # fmt: skip
     return queries, keys, values
+
+
+def curve(name: str, x: jax.Array, epsilon: float = 0.0) -> jax.Array:
+    """Return the sum f32[..., 1] of each row of f32[..., D], or its softmax, or another function.
+
+    name: in CURVES; `row_sums` says what they are.
+    """
+    shape = (*x.shape[:-1], 1) if name == "sum" else x.shape
+    call = jax.ffi.ffi_call("sax_cpu_curve", _made(*shape), vmap_method="broadcast_all")
+    return call(x, kind=np.int32(CURVES.index(name)), epsilon=np.float32(epsilon))
 
 
 def _made(*shape: int) -> jax.ShapeDtypeStruct:

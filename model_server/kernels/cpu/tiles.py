@@ -222,6 +222,32 @@ def _backward_bytes(form: ByteForm, kept: Any, change: jax.Array) -> Any:
 byte_product.defvjp(_forward_bytes, _backward_bytes)
 
 
+@jax.custom_vjp
+def dense_product(x: jax.Array, weight: jax.Array, live: jax.Array | None = None) -> jax.Array:
+    """f32[T, H, N]: each row of x [T, H, K] times its head's transposed weight [H, N, K].
+
+    The weight, bf16 or f32, lies as it is. Sums are of f32. live: as of `plain_product`.
+    """
+    made = jax.ShapeDtypeStruct((*x.shape[:2], weight.shape[1]), jnp.float32)
+    call = jax.ffi.ffi_call("sax_cpu_dense", made)
+    seen = x.astype(weight.dtype).astype(jnp.float32)
+    return call(seen, _ALL if live is None else live, weight)
+
+
+def _forward_dense(x: jax.Array, weight: jax.Array, live: jax.Array | None) -> Any:
+    return dense_product(x, weight, live), (x, weight)
+
+
+def _backward_dense(kept: Any, change: jax.Array) -> Any:
+    x, weight = kept
+    of_x = jnp.einsum("thn,hnk->thk", change, weight.astype(jnp.float32))
+    of_weight = jnp.einsum("thn,thk->hnk", change, x.astype(jnp.float32))
+    return of_x.astype(x.dtype), of_weight.astype(weight.dtype), None
+
+
+dense_product.defvjp(_forward_dense, _backward_dense)
+
+
 def _count(outputs: int) -> int:
     return -(-outputs // ROWS)
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.row_sums import row_mean
+from model_server.kernels.row_sums import unit
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
     BuildAttention,
@@ -87,9 +87,8 @@ class AllHeadsNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         # The heads may be sharded, in which case this mean reduces over devices.
-        mean_square = row_mean(jnp.square(x).reshape(len(x), -1))[..., None]
-        scale = self.scale[...].reshape(x.shape[1:])
-        return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale[None]
+        normed = unit(x.reshape(len(x), -1), self.epsilon).reshape(x.shape)
+        return normed * self.scale[...].reshape(x.shape[1:])[None]
 
 
 def all_heads_normed(keys: ConfigKeys) -> BuildAttention:

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.states import State
+from model_server.kernels.states import Filtering, State
 from model_server.models.layers.layers import Branches, Linear, Names
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.divided_product import mesh_of
@@ -46,13 +46,23 @@ class Convolution(nnx.Module):
         count: jax.Array,  # i32[]: inputs that are no padding
     ) -> tuple[jax.Array, jax.Array]:
         """Return the K - 1 inputs before the next one, and f32[C, D]."""
-        inputs, kernel = jnp.concatenate([before, x.T], axis=1), self.kernel[...][:, 0]
+        inputs, kernel = jnp.concatenate([before, x.T], axis=1), self.taps
         width, columns = kernel.shape[1], x.shape[0]
         seen = jnp.stack([inputs[:, at : at + columns] for at in range(width)], axis=-1)
         made = jnp.sum(seen * kernel[:, None], axis=-1)
         if self.biased:
             made = made + self.bias[...][:, None]
         return lax.dynamic_slice_in_dim(inputs, count, width - 1, axis=1), self._kept(made.T)
+
+    @property
+    def taps(self) -> jax.Array:
+        """f32[D, K]"""
+        return self.kernel[...][:, 0]
+
+    @property
+    def offset(self) -> jax.Array | None:
+        """f32[D]"""
+        return self.bias[...] if self.biased else None
 
     def _kept(self, x: jax.Array) -> jax.Array:
         """Keep f32[C, D] whole where every device has all channels.
@@ -119,10 +129,5 @@ class ShortConvolution(nnx.Module):
         """Returns f32[T, D] and the states with those of the new tokens."""
         into, out_of, inner = self.inputs(x)
         blank = (jnp.zeros((self.shape.embed, self.shape.width - 1), jnp.float32),)
-
-        def step(state: State, given: jax.Array, count: jax.Array) -> tuple[State, jax.Array]:
-            before, made = self.conv(state[0], given, count)
-            return (before,), made
-
-        mixed, pages = batch.advance(pages, blank, into * inner, step)
+        mixed, pages = batch.advance(pages, blank, into * inner, Filtering(self.conv))
         return self.out(out_of * mixed), pages

@@ -12,10 +12,7 @@ from flax import nnx
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.attention import Attention
-from model_server.models.layers.experts import Experts
-from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Embedding, Linear, RmsNorm, run_layer
+from model_server.models.layers.layers import Embedding, Linear, run_layer
 from model_server.models.layers.rope import Rope
 from model_server.models.weights.stage import Stage
 
@@ -148,11 +145,11 @@ def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
     """
     rows, of_head = _places(tokens), _places(heads)
     for _, node in nnx.iter_graph(model):
-        own = isinstance(node, RmsNorm | GatedFeedForward | Attention)
-        if own or (isinstance(node, Linear | Experts) and node.skips):
-            node.live = nnx.Variable(rows)
+        on_rows: Any = node if isinstance(node, nnx.Module) and hasattr(node, "live") else None
+        if on_rows is not None:
+            on_rows.live = nnx.Variable(rows)
     head = getattr(model, "head", None) or getattr(model, "embedding", None)
-    if isinstance(head, Linear | Embedding) and head.skips:
+    if isinstance(head, Linear | Embedding):
         head.live = nnx.Variable(of_head)
 
 

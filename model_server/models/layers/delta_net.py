@@ -10,6 +10,7 @@ depend on each other through a triangular matrix of the keys' products.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from jax import lax
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
+from model_server.kernels.row_sums import fading, logistic, silu, softplus, unit
 from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.layers import Linear, Names, RmsNorm
@@ -126,37 +128,28 @@ class GatedDeltaNet(nnx.Module):
         self, x: jax.Array, rotation: Rotary | None, pages: State, batch: PagedBatch
     ) -> tuple[jax.Array, State]:
         """Returns f32[T, D] and the states with those of the new tokens."""
-        decay = jax.nn.softplus(self.decay(x) + self.decay_bias[...][None])
-        decay = -jnp.exp(self.log_decay[...])[None] * decay
-        rate = self.shape.most_rate * jax.nn.sigmoid(self.rate(x))
+        decay = softplus(self.decay(x) + self.decay_bias[...][None])
+        decay = fading(self.log_decay[...])[None] * decay
+        rate = self.shape.most_rate * logistic(self.rate(x))
         tokens = DeltaInputs(self.q(x), self.k(x), self.v(x), rate, decay)
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in self.shape.states(1))
-        step = Remembering(self._prepared, _remembered, lambda made, _: made)
+        step = Remembering(self.convolutions, self._tokens, _remembered, lambda made, _: made)
         mixed, pages = batch.advance(pages, blank, tokens, step)
         gate = self.gate(x).reshape(mixed.shape)
-        made = self.norm(mixed) * jax.nn.silu(gate)
+        made = self.norm(mixed) * silu(gate)
         return self.out(made.reshape(x.shape[0], -1)), pages
 
-    def _prepared(
-        self, before: State, given: DeltaInputs, count: jax.Array
-    ) -> tuple[State, MemoryTokens, None]:
-        """Return the last inputs of the convolutions, and what the memory takes."""
-        s, there = self.shape, jnp.arange(given.rate.shape[0]) < count
-        given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
-        left, convolved = zip(
-            *(
-                conv(was, part, count)
-                for conv, was, part in zip(self.convolutions, before, given[:3], strict=True)
-            ),
-            strict=True,
-        )
-        q, k, v = (jax.nn.silu(part) for part in convolved)
+    def _tokens(
+        self, convolved: Sequence[jax.Array], given: DeltaInputs
+    ) -> tuple[MemoryTokens, None]:
+        """Return what the memory takes."""
+        s = self.shape
+        q, k, v = (silu(part) for part in convolved)
         each = s.value_heads // s.key_heads
         q, k = (_normed(part.reshape(-1, s.key_heads, s.key_dim)) for part in (q, k))
         q, k = (jnp.repeat(part, each, axis=1) for part in (q * s.key_dim**-0.5, k))
         v = v.reshape(-1, s.value_heads, s.value_dim)
-        k = jnp.where(there[:, None, None], k, 0.0)
-        return left, MemoryTokens(k, v, q, given.decay, given.rate), None
+        return MemoryTokens(k, v, q, given.decay, given.rate), None
 
 
 def _remembered(memory: jax.Array, tokens: MemoryTokens) -> tuple[jax.Array, jax.Array]:
@@ -205,4 +198,6 @@ def _solved(below: jax.Array, wanted: jax.Array) -> jax.Array:
 
 
 def _normed(x: jax.Array) -> jax.Array:
-    return x * lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
+    """x / sqrt(sum of squares + 1e-6)."""
+    size = x.shape[-1]
+    return unit(x, 1e-6 / size) * size**-0.5

@@ -50,15 +50,18 @@ def in_blocks(
     *,
     biases: ExpertBiases | None = None,
     weigh_inputs: bool = False,
+    native: bool = False,
 ) -> jax.Array:
     """f32[T, D]: weighted sum of these experts' outputs; zeros for tokens that use none.
 
-    weigh_inputs: the weights multiply what an expert sees instead of what it gives.
+    weigh_inputs: the weights multiply what an expert sees instead of what it gives. native: by the
+    native products, so that a token's bits do not depend on the others.
     """
     tokens, chosen = routes.experts.shape
     rows = _rows_of_a_block(tokens * chosen, among)
     plan = _plan(routes.experts.reshape(-1) - first, count_of(kernels), rows)
     weights = routes.weights.reshape(-1)
+    all_live = jnp.arange(rows, dtype=jnp.int32) if native else None
 
     def one_block(block: jax.Array, out: jax.Array) -> jax.Array:
         expert, route, live = plan.block(block, rows)
@@ -67,20 +70,27 @@ def in_blocks(
         seen = x.at[token].get(mode="fill", fill_value=0)
         share = jnp.where(live, weights[route], 0.0)[:, None]
         seen = seen * share if weigh_inputs else seen
-        made = project(_inner(seen, mine, added, activation), mine.down)
-        return out.at[token].add(made if weigh_inputs else made * share, mode="drop")
+        made = project(_inner(seen, mine, added, activation, all_live), mine.down, all_live)
+        made = made if weigh_inputs else made * share
+        # Rounded before it is added: whether XLA fuses the two depends on the number of rows.
+        made = jax.lax.optimization_barrier(made) if native else made
+        return out.at[token].add(made, mode="drop")
 
     return jax.lax.fori_loop(0, plan.blocks, one_block, jnp.zeros(x.shape, jnp.float32))
 
 
 def _inner(
-    seen: jax.Array, mine: Kernels, added: ExpertBiases | None, activation: Activation
+    seen: jax.Array,
+    mine: Kernels,
+    added: ExpertBiases | None,
+    activation: Activation,
+    live: jax.Array | None,
 ) -> jax.Array:
     """f32[rows, F]: what one expert's down product takes."""
-    up = project(seen, mine.up)
+    up = project(seen, mine.up, live)
     if mine.gate is None:
         return activation(up)
-    opening = project(seen, mine.gate)
+    opening = project(seen, mine.gate, live)
     if added is not None:
         opening, up = opening + added.gate[None], up + added.up[None]
     return gated(activation, opening, up)

@@ -6,16 +6,14 @@ are not read, nor are those of padding.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from model_server.kernels.cpu.experts import ByExpert, expert_product, gated_expert_product
 from model_server.models.layers.expert_blocks import ExpertBiases
-from model_server.models.layers.layers import Activation, gate_of, gated
+from model_server.models.layers.layers import Activation, gate_of, gated, sum_in_order
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.tiled import TiledExperts
 
@@ -56,10 +54,7 @@ def in_tiles(
     made = _product(inner, kernels.down, by._replace(rows=jnp.arange(len(order), dtype=jnp.int32)))
     by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
     shares = jnp.ones_like(routes.weights) if weigh_inputs else routes.weights
-    # In the order of the routes: XLA's sums have one that depends on the number of tokens. And of
-    # rounded products: which of two it fuses with their sum depends on that, too.
-    weighted = lax.optimization_barrier(by_token * shares[..., None])
-    return functools.reduce(jnp.add, (weighted[:, i] for i in range(chosen)))
+    return sum_in_order(by_token * shares[..., None], axis=1)
 
 
 def _of_live(experts: jax.Array, live: jax.Array | None, nobody: int) -> jax.Array:

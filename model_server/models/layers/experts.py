@@ -25,6 +25,7 @@ from model_server.models.layers.layers import (
     LiveRows,
     Names,
     live_of,
+    sum_in_order,
 )
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.divided_product import mesh_of
@@ -78,11 +79,13 @@ class ExpertDivision:
         kernels: Kernels,
         activation: Activation,
         biases: ExpertBiases | None = None,
+        *,
+        native: bool = False,
     ) -> jax.Array:
         """As `in_blocks` over all experts, each device computing its own share."""
         if self.platform == "tpu" and can_group(kernels):
             return self._in_groups(x, routes, kernels, activation, biases)
-        return self._in_blocks(x, routes, kernels, activation, biases)
+        return self._in_blocks(x, routes, kernels, activation, biases, native)
 
     def _in_blocks(
         self,
@@ -91,9 +94,10 @@ class ExpertDivision:
         kernels: Kernels,
         activation: Activation,
         biases: ExpertBiases | None,
+        native: bool,
     ) -> jax.Array:
         count = count_of(kernels)
-        on_one = functools.partial(in_blocks, weigh_inputs=self.weigh_inputs)
+        on_one = functools.partial(in_blocks, weigh_inputs=self.weigh_inputs, native=native)
         if not self.axes:
             return on_one(x, routes, kernels, activation, 0, count, biases=biases)
         mesh = mesh_of(jax.tree.leaves(kernels)[0])
@@ -246,7 +250,7 @@ class Experts(nnx.Module):
         self.activation, self.weigh_inputs = activation, weigh_inputs
         self.division = (
             None
-            if self.skips
+            if self.in_tiles
             else ExpertDivision.of(self._kernels(), form.layout, weigh_inputs=weigh_inputs)
         )
         self.biased = sources.biases is not None
@@ -282,8 +286,8 @@ class Experts(nnx.Module):
         self.down = stacked(embed, ffw, _DOWN_AXES, sources.down)
 
     @property
-    def skips(self) -> bool:
-        """True if the native products compute it, which leave out padding."""
+    def in_tiles(self) -> bool:
+        """True if the native products of experts compute it."""
         return isinstance(self.up.get_value(), TiledExperts)
 
     def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
@@ -295,8 +299,12 @@ class Experts(nnx.Module):
                 weigh_inputs=self.weigh_inputs,
             )
         else:
-            made = self.division.run(x, routes, self._kernels(), self.activation, biases)
-        return made + weighted_rows(routes, self.down_bias[...]) if self.biased else made
+            run = functools.partial(self.division.run, native=self.live is not None)
+            made = run(x, routes, self._kernels(), self.activation, biases)
+        if not self.biased:
+            return made
+        added = self.down_bias[...]
+        return made + (weighted_rows if self.live is None else rows_in_order)(routes, added)
 
     @property
     def _weights(self) -> tuple[nnx.Param | None, nnx.Param, nnx.Param]:
@@ -315,6 +323,12 @@ def weighted_rows(routes: Routes, table: jax.Array) -> jax.Array:
     chosen = jax.nn.one_hot(routes.experts, table.shape[0], dtype=jnp.float32)
     shares = jnp.sum(chosen * routes.weights[..., None], axis=1)
     return jnp.einsum("te,ed->td", shares, table, precision="highest")
+
+
+def rows_in_order(routes: Routes, table: jax.Array) -> jax.Array:
+    """As `weighted_rows`, added in the order of the routes."""
+    taken = table.at[routes.experts].get(mode="promise_in_bounds")
+    return sum_in_order(taken * routes.weights[..., None], axis=1)
 
 
 class RoutedFeedForward(nnx.Module):

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.cpu.tiles import dense_product
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
-from model_server.models.layers.layers import Linear, RmsNorm
+from model_server.models.layers.layers import Linear, LiveRows, RmsNorm, live_of
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Stacked, Tensor, Transposed, WeightSource, cut
@@ -81,6 +82,7 @@ class LatentAttention(nnx.Module):
 
         self.key_up = up(s.latent, s.plain_dim, [Transposed(part) for part in key_rows])
         self.value_up = up(s.value_dim, s.latent, value_rows)
+        self.live: LiveRows = nnx.data(None)
         self.out = linear("o_proj", s.embed, s.heads * s.value_dim, ("embed", axis), s.biased)
 
     def __call__(
@@ -103,7 +105,7 @@ class LatentAttention(nnx.Module):
 
     def of_latents(self, mixed: jax.Array) -> jax.Array:
         """Map each head's mixture of latents f32[T, H, latent] to f32[T, D]."""
-        values = _per_head("thl,hvl->thv", mixed, self.value_up[...])
+        values = self._per_head(mixed, self.value_up[...])
         return self.out(values.reshape(mixed.shape[0], -1))
 
     def latent_queries(self, x: jax.Array, rotation: Rotary) -> jax.Array:
@@ -112,13 +114,17 @@ class LatentAttention(nnx.Module):
         narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
         queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
         plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
-        absorbed = _per_head("thn,hln->thl", plain, self.key_up[...])
+        absorbed = self._per_head(plain, self.key_up[...])
         made = jnp.concatenate([absorbed, rotation(rotated)], axis=-1)
         return made if rotation.query_scale is None else made * rotation.query_scale
 
-
-def _per_head(form: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return jnp.einsum(form, x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
+    def _per_head(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        """f32[T, H, N]: each head's row of [T, H, K] times its transposed kernel [N, K]."""
+        live = live_of(self)
+        if live is not None:
+            return dense_product(x, kernel, live)
+        seen = x.astype(kernel.dtype)
+        return jnp.einsum("thk,hnk->thn", seen, kernel, preferred_element_type=jnp.float32)
 
 
 def _head_rows(name: str, s: LatentShape, start: int, stop: int) -> list[WeightSource]:

@@ -7,6 +7,7 @@ stream stays f32.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from flax import nnx
 from jax import lax
 
 from model_server.kernels.cpu import rows
-from model_server.kernels.row_sums import row_mean
+from model_server.kernels.cpu.tiles import dense_product
+from model_server.kernels.row_sums import standardized, unit
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
@@ -43,15 +45,37 @@ LiveRows = nnx.Variable[jax.Array] | None  # i32[T], then -1; `set_live_rows` se
 def project(x: jax.Array, kernel: Matrix, live: jax.Array | None = None) -> jax.Array:
     """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out].
 
-    live: i32[T], the rows to multiply, then -1, for a kernel in tiles; None: all.
+    live: i32[T], the rows to multiply by the native kernels, then -1; None: all, by XLA unless the
+    kernel is in tiles.
     """
     if isinstance(kernel, Tiled | TiledQuantized):
         return kernel.project(x, live)
+    if live is not None:
+        plain = kernel.dequantized() if isinstance(kernel, Quantized) else kernel
+        return dense_product(x[:, None], plain[None], live)[:, 0]
     if isinstance(kernel, Quantized):
         return kernel.project(x)
     return lax.dot_general(
         x.astype(kernel.dtype), kernel, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
+
+
+def project_finely(x: jax.Array, kernel: jax.Array, live: jax.Array | None) -> jax.Array:
+    """As `project` with f32[out, in], in full precision on every platform."""
+    if live is not None:
+        return project(x, kernel, live)
+    return jnp.einsum("td,ed->te", x, kernel, precision="highest")
+
+
+def sum_in_order(parts: jax.Array, axis: int) -> jax.Array:
+    """Add [T, ...] along an axis in its order.
+
+    XLA's sums have an order that depends on T. And what is added was rounded before: which of two
+    products XLA fuses with their sum depends on T, too.
+    """
+    rounded = lax.optimization_barrier(parts)
+    each = (lax.index_in_dim(rounded, i, axis, keepdims=False) for i in range(parts.shape[axis]))
+    return functools.reduce(jnp.add, each)
 
 
 class Linear(nnx.Module):
@@ -80,7 +104,6 @@ class Linear(nnx.Module):
         if bias is not None:
             self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
-        self.skips = isinstance(self.kernel.get_value(), Tiled | TiledQuantized)
         self.live: LiveRows = nnx.data(None)
         self.low_rank = _low_rank([outputs], inputs, [axes], [source], form)
 
@@ -203,10 +226,8 @@ class RmsNorm(nnx.Module):
         live = live_of(self)
         if live is not None and x.ndim == 2:
             return self._native(x, None, live)[1]
-        mean_square = row_mean(jnp.square(x))
         scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
-        normed = x * lax.rsqrt(mean_square + self.epsilon)
-        return normed * lax.broadcast_to_rank(scale, x.ndim)
+        return unit(x, self.epsilon) * lax.broadcast_to_rank(scale, x.ndim)
 
     def of_sum(self, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
         live = live_of(self)
@@ -229,8 +250,7 @@ class UnitNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        mean_square = row_mean(jnp.square(x))
-        return x * lax.rsqrt(mean_square + self.epsilon)
+        return unit(x, self.epsilon)
 
 
 def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -271,12 +291,6 @@ class OwnHeadNorm(nnx.Module):
         return standardized(x, self.epsilon) * self.scale[...][None]
 
 
-def standardized(x: jax.Array, epsilon: float) -> jax.Array:
-    """Return (x - mean) / std over the last dimension."""
-    centred = x - row_mean(x)
-    return centred * lax.rsqrt(row_mean(jnp.square(centred)) + epsilon)
-
-
 class Embedding(nnx.Module):
     """Token vectors; also the output head if tied."""
 
@@ -304,7 +318,6 @@ class Embedding(nnx.Module):
             table=True,
             tiles=form.tiles,
         )
-        self.skips = isinstance(self.table.get_value(), Tiled | TiledQuantized)
         self.live: LiveRows = nnx.data(None)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:

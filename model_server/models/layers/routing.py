@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.row_sums import row_softmax, row_sum
+from model_server.kernels.row_sums import logistic, row_softmax, row_sum
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.layers.layers import Names
+from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely
 from model_server.models.weights.weight import weight
 from sax.errors import CheckpointError
 
@@ -97,7 +97,7 @@ class SigmoidChoice:
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         best, experts = jax.lax.top_k(scores if bias is None else scores + bias[None], self.count)
-        return Routes(experts, jax.nn.sigmoid(best))
+        return Routes(experts, logistic(best))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class GroupedSigmoidChoice:
     least: float = 1e-20  # added to the sum that they are divided by
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
-        squashed = jax.nn.sigmoid(scores)
+        squashed = logistic(scores)
         wanted = self._in_kept_groups(squashed if bias is None else squashed + bias[None])
         _, experts = jax.lax.top_k(wanted, self.count)
         weights = jnp.take_along_axis(squashed, experts, axis=-1)
@@ -182,9 +182,10 @@ class Router(nnx.Module):
             self.bias = weight(shape, (None,) * len(shape), bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
         self.choice = choice
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> Routes:
-        scores = jnp.einsum("td,ed->te", x, self.kernel[...], precision="highest")
+        scores = project_finely(x, self.kernel[...], live_of(self))
         return self.choice(scores, self.bias[...].reshape(-1) if self.biased else None)
 
 

@@ -21,6 +21,7 @@ from jax import lax
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
+from model_server.kernels.row_sums import fading, silu, softplus, unit
 from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.layers import Linear
@@ -154,12 +155,12 @@ class StateSpace(nnx.Module):
             made(x) if factor == 1.0 else made(x) * factor
             for made, factor in zip(projections, s.factors, strict=True)
         )
-        step = jax.nn.softplus(step + self.step_bias[...][None])
+        step = softplus(step + self.step_bias[...][None])
         tokens = ScanInputs(inner, b, c, jnp.clip(step, s.least_step, s.most_step))
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
-        step = Remembering(self._prepared, remembered, self._finished)
+        step = Remembering(self.convolutions, self._tokens, remembered, self._finished)
         mixed, pages = batch.advance(pages, blank, tokens, step)
-        return self.out(self._gated(mixed.reshape(x.shape[0], -1), jax.nn.silu(gate))), pages
+        return self.out(self._gated(mixed.reshape(x.shape[0], -1), silu(gate))), pages
 
     def _gated(self, x: jax.Array, gate: jax.Array) -> jax.Array:
         if not self.shape.normed:
@@ -168,31 +169,21 @@ class StateSpace(nnx.Module):
 
     def _normed(self, x: jax.Array) -> jax.Array:
         parts = x.reshape(x.shape[0], self.shape.norm_groups, -1)
-        square = jnp.mean(jnp.square(parts), axis=-1, keepdims=True)
-        normed = parts * lax.rsqrt(square + self.shape.epsilon)
-        return normed.reshape(x.shape) * self.scale[...][None]
+        return unit(parts, self.shape.epsilon).reshape(x.shape) * self.scale[...][None]
 
-    def _prepared(
-        self, before: State, given: ScanInputs, count: jax.Array
-    ) -> tuple[State, MemoryTokens, jax.Array]:
-        """Return the last inputs of the convolutions, what the memory takes, and x."""
-        s, there = self.shape, jnp.arange(given.step.shape[0]) < count
-        given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
-        left, convolved = zip(
-            *(
-                conv(was, part, count)
-                for conv, was, part in zip(self.convolutions, before, given[:3], strict=True)
-            ),
-            strict=True,
-        )
-        x, b, c = (jax.nn.silu(part) for part in convolved)
+    def _tokens(
+        self, convolved: Sequence[jax.Array], given: ScanInputs
+    ) -> tuple[MemoryTokens, jax.Array]:
+        """Return what the memory takes, and x."""
+        s = self.shape
+        x, b, c = (silu(part) for part in convolved)
         x = x.reshape(-1, s.heads, s.head_dim)
         b, c = (
             jnp.repeat(part.reshape(-1, s.groups, s.state), s.heads // s.groups, axis=1)
             for part in (b, c)
         )
-        decay = -jnp.exp(self.log_decay[...])[None] * given.step
-        return left, MemoryTokens(x * given.step[..., None], b, c, decay), x
+        decay = fading(self.log_decay[...])[None] * given.step
+        return MemoryTokens(x * given.step[..., None], b, c, decay), x
 
     def _finished(self, made: jax.Array, x: jax.Array) -> jax.Array:
         """Add the inputs f32[C, H, P] to the outputs f32[C, H, P]."""

@@ -65,6 +65,7 @@ async def _cell(folder: Path, port: Future[int], stopped: threading.Event) -> No
             await admin.cell.publish(spec, by=NASTY)
         await eventually(lambda: admin.cell.find("/sax/test/good").ready_replicas)
         await eventually(lambda: NASTY in admin.cell.find("/sax/test/bad").replicas[0].reason)
+        assert admin.status_port is not None
         port.set_result(admin.status_port)
         await asyncio.to_thread(stopped.wait)
         for server in servers:

@@ -42,14 +42,16 @@ def test_trained_and_sampled_log_probabilities_are_equal_and_the_reward_rises(
             pytest.skip("the native kernels do not run here, and XLA's promise no equal bits")
         steps = list(train(sampler, 60))
         assert sampler.version == "61"
+        lacking = policy.served(policy.random_weights(1))
+        del lacking["model.norm.weight"]
         with pytest.raises(CheckpointError, match=r"lacks model\.norm\.weight"):
-            sampler.update_weights({})
+            sampler.update_weights(lacking)
         answer, *_ = sampler.sample([policy.ids_of("1+1=")], max_tokens=2)
         assert answer.weights == (("61", 2),)
     assert [each.divergence for each in steps] == [0.0] * 60
     assert all(0 < each.plain < 0.1 for each in steps), "the plain model rounds elsewhere"
     first, last = (sum(each.reward for each in part) / 10 for part in (steps[:10], steps[-10:]))
-    assert last > first + 0.05
+    assert last > first + 0.2
 
 
 @pytest.mark.nightly

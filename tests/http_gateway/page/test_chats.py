@@ -370,3 +370,12 @@ def test_a_reload_in_the_midst_of_an_answer_keeps_what_came(page: Any, cell: Say
     said, answered = shown(page)
     assert (said, answered[:1]) == ("Long", "w")
     page.get_by_role("button", name="Continue").wait_for(state="attached")
+
+
+def test_on_a_phone_panels_are_closed_by_what_opened_them(browser: Any, cell: Saying) -> None:
+    with gateway(cell) as url, tab(browser, url, viewport={"width": 375, "height": 760}) as page:
+        until(page, READY)
+        for name in ("settings", "chats"):
+            for shows in (True, False):
+                page.click(f"#{name}-open")
+                assert page.locator(f"#{name}").is_visible() is shows

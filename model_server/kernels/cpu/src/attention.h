@@ -31,6 +31,23 @@ SAX_INLINE F load_numbers(const void* base, size_t at) {
   return load(held);
 }
 
+template <Number N>
+SAX_INLINE float number_at(const void* base, size_t at) {
+  if constexpr (N == Number::f32) return static_cast<const float*>(base)[at];
+  if constexpr (N == Number::bf16) return from_bits(uint32_t{static_cast<const uint16_t*>(base)[at]} << 16);
+  if constexpr (N == Number::i8) return static_cast<const int8_t*>(base)[at];
+  return f8_value(static_cast<const uint8_t*>(base)[at]);
+}
+
+// The first `count` of sixteen numbers, the others zero.
+template <Number N>
+SAX_INLINE F load_some_numbers(const void* base, size_t at, int count) {
+  if (count >= kLanes) return load_numbers<N>(base, at);
+  float held[kLanes] = {};
+  for (int i = 0; i < count; ++i) held[i] = number_at<N>(base, at + i);
+  return load(held);
+}
+
 // Fetches numbers that are read soon: a page is too short for the machine to see how it goes on.
 template <Number N>
 SAX_INLINE void fetch(const void* base, size_t at) {
@@ -152,13 +169,16 @@ SAX_INLINE float weigh(const Attention& a, const Segment& s, int32_t limit, floa
   return lanes[0];
 }
 
+// last: lanes of the last of C vectors.
 template <Number N, int R, int C>
 SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights)[kKeys],
-                           const float* decays, size_t column, float* out) {
+                           const float* decays, size_t column, int last, float* out) {
+  auto lanes = [&](int c) { return c + 1 < C ? kLanes : last; };
   F sums[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      sums[r][c] = mul(load(out + r * a.value_dim + column + c * kLanes), set(decays[r]));
+      F before = load_some(out + r * a.value_dim + column + c * kLanes, lanes(c));
+      sums[r][c] = mul(before, set(decays[r]));
     }
   }
   for (int group = 0; group < s.groups; ++group) {
@@ -167,7 +187,7 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights
       for (int c = 0; c < C; ++c) {
         size_t at = s.value[group] + i * a.value_dim + column + c * kLanes;
         if (R <= 4) fetch<N>(a.values, at + kAhead * a.value_dim);
-        values[c] = load_numbers<N>(a.values, at);
+        values[c] = load_some_numbers<N>(a.values, at, lanes(c));
       }
       for (int r = 0; r < R; ++r) {
         F weight = set(weights[r][group * kLanes + i]);
@@ -176,7 +196,9 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) store(out + r * a.value_dim + column + c * kLanes, sums[r][c]);
+    for (int c = 0; c < C; ++c) {
+      store_some(out + r * a.value_dim + column + c * kLanes, sums[r][c], lanes(c));
+    }
   }
 }
 
@@ -223,10 +245,11 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
     size_t column = 0;
     constexpr int wide = beside(R);
     for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
-      add_values<N, R, wide>(a, s, scores, decays, column, out);
+      add_values<N, R, wide>(a, s, scores, decays, column, kLanes, out);
     }
     for (; column < a.value_dim; column += kLanes) {
-      add_values<N, R, 1>(a, s, scores, decays, column, out);
+      int last = a.value_dim - column < kLanes ? static_cast<int>(a.value_dim - column) : kLanes;
+      add_values<N, R, 1>(a, s, scores, decays, column, last, out);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "products.h"
 #include "rows.h"
 #include "sampling.h"
+#include "states.h"
 
 namespace sax {
 
@@ -29,6 +30,10 @@ const Kernels SAX_TABLE(SAX_ISA) = {
     SAX_ISA::rms_norm,
     SAX_ISA::gated,
     SAX_ISA::heads,
+    SAX_ISA::curve,
+    SAX_ISA::remember,
+    SAX_ISA::convolve,
+    SAX_ISA::dense,
     SAX_ISA::choose,
     nullptr,
 };

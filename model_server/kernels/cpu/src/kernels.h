@@ -81,6 +81,25 @@ struct Norm {
 
 enum class Gate { silu, gelu_tanh, relu };
 
+enum class Curve { sum, softmax, logistic, softplus, standardized, unit };
+
+// What a memory [A][B] of one head takes in of a token, and what reads it.
+struct MemoryToken {
+  const float* column;  // [A]
+  const float* row;     // [B]
+  const float* read;    // [B], with a rate [A]
+  float decay;          // logarithm
+  const float* rate;    // null: all of the row is taken in
+};
+
+// A short convolution of each channel.
+struct Filter {
+  const float* taps;  // [channels][width]
+  const float* bias;  // [channels] or null
+  size_t width;
+};
+constexpr size_t kMostTaps = 16;
+
 // Rotation of a head by its position: of `half` pairs, with what lies `half` further on, or next to
 // each other.
 struct Rotation {
@@ -196,6 +215,21 @@ struct Kernels {
   // Heads of one row, normed if there is a scale, then rotated.
   void (*heads)(const float* x, size_t count, size_t size, const Norm& norm, const Rotation& by,
                 float* to);
+
+  // One row: to[1] = its sum, or to[size] = its softmax, or a function of each of its numbers.
+  // epsilon: added to the mean square that `standardized` and `unit` divide by the root of.
+  void (*curve)(Curve kind, const float* x, size_t size, float epsilon, float* to);
+
+  // A memory [high][wide] takes in a token, and is read: out[high], with a rate out[wide].
+  void (*remember)(float* memory, size_t high, size_t wide, const MemoryToken& token, float* out);
+
+  // Up to sixteen channels of consecutive tokens [tokens][channels]; before [lanes][width - 1].
+  void (*convolve)(const Filter& filter, size_t first, int lanes, float* before, const float* x,
+                   size_t tokens, size_t channels, float* out);
+
+  // out[row][first to last] = x[row] times rows of a weight [N][inputs], of f32 or bf16.
+  void (*dense)(bool halves, const void* weight, const float* const* x, size_t rows, size_t inputs,
+                size_t first, size_t last, float* const* out);
 
   // Chooses a token by the edited logits of one row and reports it by the plain ones; scratch: four
   // numbers of each token.

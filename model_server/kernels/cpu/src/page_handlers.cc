@@ -207,7 +207,7 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
   bool valued = step.values ? values.element_type() == keys.element_type() &&
                                   dim(values, 0) == step.pages && dim(values, 1) == step.kv_heads &&
                                   dim(values, 2) == step.page_size &&
-                                  dim(values, 3) == step.value_dim && step.value_dim % kLanes == 0
+                                  dim(values, 3) == step.value_dim
                             : step.value_dim == step.key_dim;
   size_t scales = step.pages * step.kv_heads * step.page_size;
   bool sunk = !step.sinks || sinks.element_count() == step.heads;

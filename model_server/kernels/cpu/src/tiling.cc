@@ -1,8 +1,13 @@
 // Weights into tiles of 16 rows, once, as they are loaded.
 
 #include <string.h>
+#if defined(__linux__)
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels.h"
 #include "threads.h"
@@ -12,12 +17,23 @@ namespace {
 
 constexpr size_t kLanes = 16;
 
+// Whether this thread has a lower priority than its process: it then leaves the pool to steps.
+bool gives_way() {
+#if defined(__linux__)
+  return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())) >
+         getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
+#else
+  return false;
+#endif
+}
+
 // Calls fill(tile, rows that it has) for each tile.
 template <class Function>
 void over_tiles(size_t outputs, Function&& fill) {
-  parallel((outputs + kLanes - 1) / kLanes, [&](size_t tile) {
-    fill(tile, std::min(kLanes, outputs - tile * kLanes));
-  });
+  auto one = [&](size_t tile) { fill(tile, std::min(kLanes, outputs - tile * kLanes)); };
+  size_t tiles = (outputs + kLanes - 1) / kLanes;
+  if (!gives_way()) return parallel(tiles, std::move(one));
+  for (size_t tile = 0; tile < tiles; ++tile) one(tile);
 }
 
 }  // namespace

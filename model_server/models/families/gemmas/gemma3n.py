@@ -36,7 +36,15 @@ from model_server.models.families.gemmas.lending_recipe import (
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Activation, Linear, RmsNorm
+from model_server.models.layers.layers import (
+    Activation,
+    Linear,
+    LiveRows,
+    RmsNorm,
+    live_of,
+    project_finely,
+    sum_in_order,
+)
 from model_server.models.layers.lending.lent_attention import KeysValues, LentAttention
 from model_server.models.layers.lending.per_layer import PerLayerGate
 from model_server.models.layers.rope import Rotary
@@ -71,13 +79,16 @@ class Alternation(nnx.Module):
         self.router = matrix("modality_router.weight", versions, embed)
         self.prediction = matrix("prediction_coefs.weight", versions**2, versions)
         self.correction = matrix("correction_coefs.weight", versions, versions)
+        self.live: LiveRows = nnx.data(None)
         self.output_scale = matrix("correct_output_scale", embed)
 
     def predict(self, x: jax.Array) -> jax.Array:
         """Maps f32[T, A, D] to f32[T, A, D]."""
         found = self._routed(x[:, self.active], self.prediction[...])
         shares = found.reshape(x.shape[0], x.shape[1], x.shape[1])
-        return x + jnp.einsum("tba,tad->tbd", shares, x, precision="highest")
+        if self.live is None:
+            return x + jnp.einsum("tba,tad->tbd", shares, x, precision="highest")
+        return x + sum_in_order(shares[..., None] * x[:, None], axis=2)
 
     def correct(self, predicted: jax.Array, made: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Take in a layer's output f32[T, D].
@@ -93,8 +104,9 @@ class Alternation(nnx.Module):
     def _routed(self, x: jax.Array, coefficients: jax.Array) -> jax.Array:
         """Maps f32[T, D] to f32[T, N] by coefficients f32[N, A]."""
         normed = self.norm(x) * self.shrink
-        routed = jnp.tanh(jnp.einsum("td,ad->ta", normed, self.router[...], precision="highest"))
-        return jnp.einsum("ta,na->tn", routed, coefficients, precision="highest")
+        live = live_of(self)
+        routed = jnp.tanh(project_finely(normed, self.router[...], live))
+        return project_finely(routed, coefficients, live)
 
 
 class Residual(nnx.Module):

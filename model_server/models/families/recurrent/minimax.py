@@ -17,6 +17,7 @@ from flax import nnx
 from model_server.checkpoints.as_published import fading_rates
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
+from model_server.kernels.row_sums import logistic
 from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import decoder_recipe, norm_of, plain_attention
@@ -108,18 +109,14 @@ class LightningAttention(nnx.Module):
         tokens = LightningInputs(*(part.reshape(-1, s.heads, s.head_dim) for part in made))
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
 
-        def prepared(
-            before: State, given: Any, count: jax.Array
-        ) -> tuple[State, MemoryTokens, None]:
-            there = jnp.arange(given.q.shape[0]) < count
-            keys = jnp.where(there[:, None, None], given.k, 0.0)
-            decay = jnp.where(there[:, None], -rotation[None], 0.0)
-            return before, MemoryTokens(given.v, keys, given.q, decay), None
+        def taken(_: Any, given: LightningInputs) -> tuple[MemoryTokens, None]:
+            decay = jnp.broadcast_to(-rotation[None], given.k.shape[:2])
+            return MemoryTokens(given.v, given.k, given.q, decay), None
 
-        step = Remembering(prepared, remembered, lambda made, _: made)
+        step = Remembering((), taken, remembered, lambda made, _: made)
         mixed, pages = batch.advance(pages, blank, tokens, step)
         normed = self.norm(mixed.reshape(x.shape[0], -1))
-        return self.out(jax.nn.sigmoid(self.gate(x)) * normed), pages
+        return self.out(logistic(self.gate(x)) * normed), pages
 
 
 _FACTORS = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,6 +81,15 @@ async def test_an_answer_is_read_from_any_gateway_once_it_is_there():
         assert (await other.post(PATH, json=more)).status_code == 200
         assert (await other.delete(place)).status_code == 200
     assert not [name for name in await store.names("") if begun["id"] in name]
+
+
+async def test_no_sign_of_life_is_left_of_answers_that_have_ended():
+    store = open_store("memory://")
+    async with gateway(a_cell(), store) as (http, runs):
+        runs._pace = replace(FAST, beat_s=0.0)
+        for _ in range(40):
+            await ended(http, (await http.post(PATH, json=ASKED)).json()["id"])
+    assert not await store.names("open_responses")
 
 
 async def test_an_answer_that_fails_says_why():

@@ -37,6 +37,8 @@ CASES = [
     Case(3, 2, 8, 8, 2, 64, 64, 16, 5, window=4, run=5),  # images whose tokens see each other
     Case(4, 3, 8, 8, 2, 64, 64, 16, 5, chunk=12),
     Case(2, 2, 8, 4, 4, 10, 10, 8, 5, chunk=8),  # XLA's: such pages are not supported
+    Case(2, 2, 8, 4, 4, 10, 10, 16, 5, dtype="bfloat16"),
+    Case(2, 1, 4, 4, 2, 24, 100, 16, 5, dtype="int8"),
 ]
 MORE = [
     Case(2, 2, 32, 9, 3, 64, 80, 16, 9, window=33),
@@ -78,6 +80,8 @@ EXACT = [
     Case(0, 1, 20, 4, 2, 16, 16, 16, 35, window=37, dtype="bfloat16"),
     Case(0, 1, 20, 4, 2, 16, 16, 16, 35, window=500, sinks=True),
     Case(0, 1, 20, 4, 1, 24, 32, 16, 35, chunk=509, dtype="int8"),
+    Case(0, 1, 20, 4, 2, 8, 8, 16, 35),
+    Case(0, 1, 20, 2, 2, 24, 100, 16, 35, dtype="bfloat16"),
     Case(0, 1, 20, 20, 1, 72, 0, 16, 35, dtype="bfloat16"),
 ]
 

@@ -15,10 +15,12 @@ import pytest
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import Sampled, sample
 from model_server.kernels.cpu.rows import (
+    CURVES,
     GATES,
     HeadNorm,
     HeadRotation,
     add_low_rank,
+    curve,
     gated,
     heads,
     rms_norm,
@@ -62,6 +64,41 @@ def test_sums_are_normed(instruction_sets: InstructionSets) -> None:
                 )
                 np.testing.assert_allclose(got_sum, whole, rtol=1e-6)
                 np.testing.assert_allclose(got, normed(whole, scale, more), rtol=2e-5, atol=1e-6)
+    assert not failures, str(failures)
+
+
+ROW_FUNCTIONS = {
+    "sum": lambda x: x.sum(-1, keepdims=True),
+    "softmax": lambda x: (
+        np.exp(x - x.max(-1, keepdims=True))
+        / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
+    ),
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0),
+    "standardized": lambda x: (
+        (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 0.5)
+    ),
+    "unit": lambda x: x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 0.5),
+}
+
+
+def test_functions_of_rows_have_the_same_bits_whatever_rows_are_beside(
+    instruction_sets: InstructionSets,
+) -> None:
+    failures = Failures()
+    for (rows, size), kind in itertools.product(SIZES, CURVES):
+        x = 8 * numbers(rows, size)
+        x[:, : size // 4] = -np.inf if kind == "softmax" and size > 4 else 0.0
+        wanted = ROW_FUNCTIONS[kind](x.astype(np.float64)) if rows else x[:, :1]
+        for instructions in instruction_sets():
+            with failures.of(rows, size, kind, instructions):
+                made = np.asarray(curve(kind, jnp.asarray(x), 0.5))
+                if rows:
+                    fine = 1e-4 if kind == "sum" else 1e-6
+                    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=fine)
+                    alone = curve(kind, jnp.asarray(x[-1:]), 0.5)
+                    np.testing.assert_array_equal(alone, made[-1:])
+                    assert kind != "softmax" or not made[np.isinf(x)].any()
     assert not failures, str(failures)
 
 

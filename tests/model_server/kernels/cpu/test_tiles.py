@@ -19,6 +19,7 @@ from model_server.kernels.cpu.tiles import (
     byte_product,
     byte_rows,
     byte_tiles,
+    dense_product,
     plain_product,
     plain_rows,
     plain_tiles,
@@ -249,3 +250,40 @@ def multiply_live_rows(packing: Packing | None, there: list[int]) -> None:
         alone = byte_product(form, jnp.asarray(x[there]), its)
     np.testing.assert_array_equal(made[np.asarray(there, int)], alone)
     assert not np.delete(np.asarray(made), there, axis=0).any()
+
+
+def test_a_product_with_a_weight_as_it_lies_is_that_of_each_row_and_head(
+    product_sets: InstructionSets,
+) -> None:
+    """Rows that are not live are zeros; a row has the same bits whatever rows are beside it."""
+    failures = Failures()
+    for (rows, inputs, outputs), dtype in itertools.product(SHAPES, ["float32", "bfloat16"]):
+        x = rows_of(rows, 3 * inputs).reshape(rows, 3, inputs)
+        weight = weight_of(3 * outputs, inputs).astype(dtype).reshape(3, outputs, inputs)
+        wanted = np.einsum("thk,hnk->thn", x.astype(dtype).astype(float), weight.astype(float))
+        live = jnp.asarray([*range(1, rows), -1] if rows else [], jnp.int32)
+        for instructions in product_sets():
+            with failures.of(rows, inputs, outputs, dtype, instructions):
+                made = np.asarray(dense_product(jnp.asarray(x), jnp.asarray(weight)))
+                np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-3)
+                some = np.asarray(dense_product(jnp.asarray(x), jnp.asarray(weight), live))
+                np.testing.assert_array_equal(some[1:], made[1:])
+                assert not some[:1].any()
+                alone = dense_product(jnp.asarray(x[-1:]), jnp.asarray(weight))
+                np.testing.assert_array_equal(alone, made[-1:])
+    assert not failures, str(failures)
+
+
+def test_its_gradients_are_those_of_the_product() -> None:
+    x, weight = (jnp.asarray(rows_of(n, 12).reshape(n, 2, 6)) for n in (3, 5))
+    by_head = weight.transpose(1, 0, 2)
+
+    def native_one(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.square(dense_product(x, weight)).sum()
+
+    def plain(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.square(jnp.einsum("thk,hnk->thn", x, weight)).sum()
+
+    made, wanted = (jax.grad(f, argnums=(0, 1))(x, by_head) for f in (native_one, plain))
+    for one, other in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)

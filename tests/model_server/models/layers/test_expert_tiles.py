@@ -141,7 +141,7 @@ def test_tokens_get_what_their_experts_give(
     for name, case in CASES.items():
         with failures.of(name):
             experts = experts_of(case, tmp_path / name)
-            assert experts.skips
+            assert experts.in_tiles
             wanted = plainly(case, x, some_routes())
             made: Any = experts(jnp.asarray(x), some_routes())
             np.testing.assert_allclose(made, wanted, 0, 0.02 * np.abs(wanted).max())
@@ -163,5 +163,5 @@ def test_a_token_has_its_bits_among_others_and_padding_gets_zeros(tmp_path: Path
 
 
 def test_weights_of_which_one_does_not_fit_stay_with_xla(tmp_path: Path) -> None:
-    assert not experts_of(Case(), tmp_path / "a", ffw=40).skips, "a tile would have two experts"
-    assert not experts_of(Case(Scheme("float8_e4m3fn", None)), tmp_path / "b").skips
+    assert not experts_of(Case(), tmp_path / "a", ffw=40).in_tiles, "a tile would have two experts"
+    assert not experts_of(Case(Scheme("float8_e4m3fn", None)), tmp_path / "b").in_tiles
