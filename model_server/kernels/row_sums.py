@@ -9,7 +9,9 @@ whose order XLA:CPU did not change in rows of 16 numbers and more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 import jax
@@ -18,6 +20,18 @@ from jax import lax
 
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.rows import curve
+
+_PORTABLE: ContextVar[bool] = ContextVar("portable", default=False)
+
+
+@contextmanager
+def portable() -> Iterator[None]:
+    """Trace programs that run where there are no native kernels."""
+    mark = _PORTABLE.set(True)
+    try:
+        yield
+    finally:
+        _PORTABLE.reset(mark)
 
 
 def row_sum(x: jax.Array) -> jax.Array:
@@ -70,7 +84,8 @@ def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     plain = partial(_BY_XLA[name], epsilon=epsilon)
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
     # XLA would gather what is divided among devices before it calls a kernel.
-    if native.available() and x.dtype == jnp.float32 and jax.typeof(x).sharding.mesh.empty:
+    alone = jax.typeof(x).sharding.mesh.empty and not _PORTABLE.get()
+    if native.available() and x.dtype == jnp.float32 and alone:
         on_cpu = partial(curve, name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
 

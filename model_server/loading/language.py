@@ -10,6 +10,8 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
+
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.disaggregation import Disaggregation
@@ -282,7 +284,12 @@ class LanguagePlan:
                 report,
             )
         runner = load.build(COMPILED_HERE, report)
-        run_all(runner, report)
+        try:
+            run_all(runner, report)
+        except jax.errors.JaxRuntimeError:
+            if isinstance(load, LmLoad) and load.start is not None:
+                load.start.forget()
+            raise
         return runner
 
     def _disaggregation(self, runner: Runner) -> Disaggregation | None:

@@ -93,6 +93,12 @@ class StartPrograms:
         )
         self._last, self._by_text, self._made = LastStart(), {}, {}  # some megabytes
 
+    def forget(self) -> None:
+        """Let the next start compile: a program was loaded, and does not run."""
+        if self._last.programs:
+            logger.warning("%s: a program does not run: %s is removed", self._model, self.path)
+            self.path.unlink(missing_ok=True)
+
     def _write(self, start: LastStart) -> bool:
         try:
             write_start(self.path, start)

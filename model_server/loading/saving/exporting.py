@@ -25,6 +25,7 @@ from model_server.checkpoints.huggingface.safetensors_writer import write_safete
 from model_server.checkpoints.media_part import text_alone
 from model_server.checkpoints.region import whole
 from model_server.checkpoints.writing import quiet, write_then_rename
+from model_server.kernels.row_sums import portable
 from model_server.loading.weights import mismatches
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.recipe import Recipe
@@ -120,7 +121,8 @@ def _program(module: Blueprint, context: int) -> bytes:
     ]
     ids, lengths = ((1, context), jnp.int32), ((1,), jnp.int32)
     inputs = (leaves, jax.ShapeDtypeStruct(*ids), jax.ShapeDtypeStruct(*lengths))
-    exported = jax.export.export(jax.jit(logits), platforms=_PLATFORMS)(*inputs)
+    with portable():
+        exported = jax.export.export(jax.jit(logits), platforms=_PLATFORMS)(*inputs)
     return bytes(exported.serialize())
 
 

@@ -99,7 +99,8 @@ def tiled_placeholder(
 
     zeros: makes each array.
     """
-    if packing is None and dtype != jnp.bfloat16:  # in tiles it is multiplied in bfloat16
+    # In tiles a plain one is multiplied in bfloat16, and scales have eleven bits.
+    if dtype != jnp.bfloat16:
         return None
     if packing is not None and packing.kind not in _BITS:
         return None

@@ -100,8 +100,9 @@ def test_a_pipeline_drafts_only_if_it_was_asked_to() -> None:
         assert made.limits.draft_tokens == draft_tokens
 
 
-def test_the_cache_is_float32_on_a_cpu_unless_told_otherwise() -> None:
-    assert deployed(DTYPE='"bfloat16"').kv_dtype == jnp.float32
+def test_the_cache_is_float32_where_xla_attends_on_a_cpu_unless_told_otherwise() -> None:
+    large = {"DTYPE": '"bfloat16"', "DIMS_PER_HEAD": "656"}
+    assert deployed(**large).kv_dtype == jnp.float32
     assert deployed(KV_CACHE_DTYPE='"int8"').kv_dtype == jnp.int8
 
 
@@ -112,7 +113,7 @@ def test_the_cache_has_the_dtype_of_the_model_where_native_kernels_attend() -> N
         return deploy(of, None, own_device().placed(), CONFIG, FREE)
 
     assert on_one_device(DIMS_PER_HEAD="16").kv_dtype == jnp.bfloat16
-    assert on_one_device(DIMS_PER_HEAD="8").kv_dtype == jnp.float32  # XLA attends to those
+    assert on_one_device(DIMS_PER_HEAD="8").kv_dtype == jnp.bfloat16
     assert on_one_device(DIMS_PER_HEAD="16", KV_CACHE_DTYPE='"float32"').kv_dtype == jnp.float32
 
 

@@ -102,6 +102,17 @@ def test_damaged_and_foreign_files_are_told_once_and_rebuilt(
         assert started(path, lower=lambda _: untraced) == RIGHT
 
 
+def test_programs_that_do_not_run_are_forgotten_and_compiled_by_the_next_start(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    StartPrograms(path, "key", NAMES, COMPILED_HERE, "m").forget()  # there are none
+    assert "a program does not run" not in caplog.text
+    started(path)
+    StartPrograms(path, "key", NAMES, COMPILED_HERE, "m").forget()
+    assert "a program does not run" in caplog.text
+    assert not path.exists()
+
+
 def test_what_steps_took_is_known_only_if_every_program_is_the_last_ones(path: Path) -> None:
     started(path)
     same, other = (StartPrograms(path, key, NAMES, COMPILED_HERE, "m") for key in ("key", "other"))

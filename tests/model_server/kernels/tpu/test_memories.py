@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,25 +35,33 @@ STRICT = TpuAttention(MESH, None, None, interpret=pltpu.InterpretParams(), memor
 QUICK = TpuAttention(MESH, None, None, interpret=True, memories="model")
 
 
-def _recurrence(corrects: bool) -> Remembering:
-    """Inputs are what the memory takes; the sum of all decays so far stands for other states."""
+class Decays:
+    """In place of a convolution: the sum of all decays so far stands for other states."""
 
-    def prepared(before: State, given: Any, count: jax.Array) -> tuple[State, MemoryTokens, Any]:
-        there = (jnp.arange(given.decay.shape[0]) < count)[:, None]
-        column = jnp.where(there[..., None], given.column, 0.0)
-        decay = jnp.where(there, given.decay, 0.0)
-        left = (before[0] + jnp.sum(decay, axis=0),)
-        return left, given._replace(column=column, decay=decay), decay
+    taps: Any = None
+    offset: Any = None
+
+    def __call__(
+        self, before: jax.Array, x: jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        return before + jnp.sum(x, axis=0), x
+
+
+def _recurrence(corrects: bool) -> Remembering:
+    """Inputs are decays, and what the memory takes."""
 
     def remembered(memory: jax.Array, of: MemoryTokens) -> tuple[jax.Array, jax.Array]:
         if of.rate is None:
             return scan(memory, of.column, of.row, of.read, of.decay)
         return delta_rule(memory, of.read, of.column, of.row, of.rate, of.decay)
 
-    return Remembering(prepared, remembered, lambda made, rest: made + rest[..., None])
+    def tokens(decays: Sequence[jax.Array], given: Any) -> tuple[MemoryTokens, jax.Array]:
+        return given[1], decays[0]
+
+    return Remembering([Decays()], tokens, remembered, lambda made, rest: made + rest[..., None])
 
 
-def _inputs(tokens: int, corrects: bool) -> MemoryTokens:
+def _inputs(tokens: int, corrects: bool) -> tuple[jax.Array, MemoryTokens]:
     draw = np.random.default_rng(3)
 
     def normal(*shape: int) -> jax.Array:
@@ -61,7 +70,8 @@ def _inputs(tokens: int, corrects: bool) -> MemoryTokens:
     column = normal(HIGH) / HIGH**0.5
     read = normal(HIGH if corrects else WIDE)
     rate = jax.nn.sigmoid(normal()) if corrects else None
-    return MemoryTokens(column, normal(WIDE), read, -jnp.abs(normal()), rate)
+    decay = -jnp.abs(normal())
+    return decay, MemoryTokens(column, normal(WIDE), read, decay, rate)
 
 
 def _held() -> State:
