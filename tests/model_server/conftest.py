@@ -37,6 +37,7 @@ def compiled_anew() -> Iterator[None]:
 
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
+    jax.clear_caches()  # what this process has read from it, too
     yield
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
