@@ -16,7 +16,7 @@ CHANGE_S = 3600.0  # longest wait for a change: answers that have begun may have
 
 
 class Pausing(StrEnum):
-    """What a change makes of answers that have begun."""
+    """How a change of weights treats answers that have begun."""
 
     WAIT = "wait"  # they end first
     KEEP = "keep"  # they stop, and go on with the keys and values that they have

@@ -15,7 +15,7 @@ FRAMES = ("v.patch_embd", "v.patch_embd.1")  # of a pair of pictures
 
 @dataclass(frozen=True, kw_only=True)
 class GgufProjector:
-    """What the converter makes of the encoders of one kind, and how to undo it."""
+    """How the converter writes one kind of encoder, and how its tensors and sizes are read back."""
 
     texts: Mapping[str, str]  # model_type of the text's file -> of a text model with this encoder
     token: str  # whose places the vectors take

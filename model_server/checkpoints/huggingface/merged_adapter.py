@@ -305,7 +305,7 @@ class _ExpertFactors:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of an expert's product: out, in."""
+        """Return (out, in) of an expert's product."""
         return len(self.up), self.down.shape[1]
 
     def to_all(self, count: int, *, turned: bool) -> tuple[Change, tuple[int, ...]]:

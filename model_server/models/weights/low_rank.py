@@ -42,7 +42,7 @@ class LowRankPair:
 
 
 class FactorPart(Enum):
-    """What an array of factors holds of each adapter, with the scale multiplied in."""
+    """Which numbers of each adapter an array of factors holds; the scale is multiplied in."""
 
     DOWN = "A"  # [k r, in], of k modules one after the other
     UP = "B"  # [r, out], transposed
