@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import cleandoc
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
@@ -209,6 +210,9 @@ def schema_of(kind: Any) -> Schema:
     All callers share it: nobody changes it.
     """
     (schema,), named = msgspec.json.schema_components((kind,), ref_template=_COMPONENT)
+    for component in named.values():
+        if "description" in component:  # a docstring, which msgspec 0.22 leaves indented
+            component["description"] = cleandoc(component["description"])
     _components.update(named)
     return schema
 
