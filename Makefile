@@ -305,7 +305,7 @@ pictures: dev model
 
 .PHONY: page-pictures
 page-pictures: dev model
-	$(BIN)/python -m pip install --quiet --group browser
+	$(call install_packages,--group browser)
 	$(BIN)/python -m docs.pictures.page
 
 house: dev
