@@ -113,16 +113,21 @@ class BackgroundRuns:
     ) -> None:
         record = replace(RequestRecord.current(), prompt_tokens=0, completion_tokens=0, span=None)
         record.enter()
-        beats = asyncio.create_task(self._beat_on(place, asyncio.current_task()))
+        over = asyncio.Event()
+        beats = asyncio.create_task(self._beat_on(place, over, asyncio.current_task()))
         try:
             # Cancelled by its client, here or elsewhere, or as the gateway ends, it is finished by
             # `cancel` or `_end`.
-            ended = await self._outcome(place, kept, work)
+            try:
+                ended = await self._outcome(place, kept, work)
+            finally:
+                # A sign of life that is on its way is awaited, not cancelled: the store might take
+                # it after the end, and it would be of a run that is over.
+                over.set()
+                await beats
             self._answering.discard(place)  # who sees the end may begin another at once
-            await stop(beats)  # a sign of life behind the end would be of a run that is over
             await self._finish(place, ended)
         finally:
-            await stop(beats)
             self._charge(caller(), record.tokens)
 
     async def _outcome(
@@ -151,11 +156,12 @@ class BackgroundRuns:
         if key.limits.counted:
             self._limiter.charge(key, tokens)
 
-    async def _beat_on(self, place: Place, run: asyncio.Task[None] | None) -> None:
-        """Give signs of life; cancel a run that another gateway has ended."""
+    async def _beat_on(
+        self, place: Place, over: asyncio.Event, run: asyncio.Task[None] | None
+    ) -> None:
+        """Give signs of life until the run is over; cancel one that another gateway has ended."""
         number = 0
-        while True:
-            await asyncio.sleep(self._pace.beat_s)
+        while not await _is_set_within(over, self._pace.beat_s):
             number += 1
             try:
                 if await self._stored.has_ended(place):
@@ -221,3 +227,10 @@ class BackgroundRuns:
             except Unavailable as error:
                 log.warning("what keys store is not measured: %s", error)
             await asyncio.sleep(MEASURE_S)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, at most so long, and return whether it was set."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
