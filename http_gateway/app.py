@@ -27,8 +27,7 @@ from http_gateway.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
 from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.media_hosts import MediaHosts
-from http_gateway.limits.limiter import Limiter
-from http_gateway.limits.middleware import Limits
+from http_gateway.limits import Limiter, Limits
 from http_gateway.llama_cpp.routes import LlamaCppRoutes
 from http_gateway.mcp.routes import McpRoutes
 from http_gateway.mcp.servers import McpServers, read_mcp_servers

@@ -18,8 +18,7 @@ from starlette.types import Message, Scope
 
 from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.catalog import Catalog
-from http_gateway.limits.limiter import Limiter
-from http_gateway.limits.middleware import explained
+from http_gateway.limits import Limiter, explained
 from http_gateway.openai.batches.input_lines import BatchLine
 from http_gateway.openai.batches.records import BatchOrder, LineResult
 from http_gateway.problems import answer

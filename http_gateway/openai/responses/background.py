@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from http_gateway.access.record import RequestRecord
-from http_gateway.limits.limiter import Limiter
+from http_gateway.limits import Limiter
 from http_gateway.openai.kept_space import MEASURE_S, KeptSpace
 from http_gateway.openai.responses.stored import Place, StoredResponse, StoredResponses
 from http_gateway.streams.sse import stop

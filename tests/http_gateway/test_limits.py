@@ -1,25 +1,194 @@
-"""The limits of keys on the routes of a gateway: what is refused, charged, told and shown."""
+"""Limits of keys: token buckets, allowances, headers, and what the routes of a gateway refuse."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from http_gateway.limits.limiter import Limiter
+from http_gateway.limits import Allowance, Limiter, TokenBucket, duration, limit_headers
 from sax.auth.authentication import Authentication
 from sax.auth.key_limits import KeyLimits
 from sax.auth.token_file import TokenFile
 from sax.errors import ReplicaLost
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.identities import Identities
+
+STEPS = st.lists(st.floats(0, 120), max_size=200)
+
+
+@given(rate=st.integers(1, 1000), steps=STEPS)
+def test_within_any_time_it_gives_at_most_its_rate_and_one_bucketful(
+    rate: int, steps: list[float]
+) -> None:
+    bucket, given_at = TokenBucket.full(rate, 0.0), list[float]()
+    for now_s in accumulate(steps):
+        bucket = bucket.at(now_s)
+        while bucket.level >= 1 and len(given_at) < 3000:
+            bucket = bucket.less(1)
+            given_at.append(now_s)
+    for first in range(0, len(given_at), 7):
+        for last in range(first, len(given_at), 11):
+            seconds = given_at[last] - given_at[first]
+            assert last - first + 1 <= rate * seconds / 60 + rate + 1e-6
+
+
+@given(rate=st.integers(1, 10**9), used=st.floats(0, 1e12), later_s=st.floats(0, 1e6))
+def test_its_level_never_exceeds_it_and_what_was_used_is_paid_back_by_time_alone(
+    rate: int, used: float, later_s: float
+) -> None:
+    bucket = TokenBucket.full(rate, 0.0).less(used)
+    later = bucket.at(later_s)
+    assert later.level <= rate
+    expected = min(rate, rate - used + later_s * rate / 60)
+    assert math.isclose(later.level, expected, rel_tol=1e-9, abs_tol=1e-3)
+    full = bucket.at(bucket.full_in_s)
+    assert math.isclose(full.level, rate, rel_tol=1e-9, abs_tol=1e-3)
+
+
+@given(back_s=st.floats(0, 1e6))
+def test_a_clock_that_goes_back_adds_nothing(back_s: float) -> None:
+    bucket = TokenBucket.full(60, 1e6).less(30)
+    assert bucket.at(1e6 - back_s).level == 30
+
+
+@given(old=st.integers(1, 1000), new=st.integers(1, 1000), used=st.floats(0, 5000))
+def test_another_rate_forgives_nothing_that_was_used(old: int, new: int, used: float) -> None:
+    changed = TokenBucket.full(old, 0.0).less(used).resized(new)
+    assert changed.per_minute == new
+    assert changed.level <= new
+    assert math.isclose(new - changed.level, used, abs_tol=1e-6)
+
+
+def test_requests_come_back_one_by_one_over_the_minute() -> None:
+    limits = KeyLimits(rpm=2)
+    allowance = Allowance.fresh(limits, 0.0).begun().begun()
+    refusal = allowance.refusal()
+    assert refusal is not None
+    assert (refusal.limit, refusal.most, refusal.retry_after_s) == ("rpm", 2, 30.0)
+    assert allowance.at(limits, 29.0).refusal() is not None
+    assert allowance.at(limits, 30.0).refusal() is None
+
+
+def test_a_balance_of_tokens_may_become_negative_and_is_then_paid_back() -> None:
+    limits = KeyLimits(tpm=60)
+    allowance = Allowance.fresh(limits, 0.0).begun().ended(100, 0.0)
+    refusal = allowance.refusal()
+    assert refusal is not None
+    assert (refusal.limit, refusal.retry_after_s) == ("tpm", 41.0)
+    assert allowance.at(limits, 40.0).refusal() is not None
+    assert allowance.at(limits, 41.0).refusal() is None
+
+
+def test_tokens_are_charged_when_a_request_ends_so_others_begin_before_that() -> None:
+    limits = KeyLimits(tpm=10)
+    allowance = Allowance.fresh(limits, 0.0).begun()
+    assert allowance.refusal() is None
+    assert allowance.begun().ended(30, 0.0).ended(30, 0.0).tokens == Allowance.fresh(
+        limits, 0.0
+    ).tokens.less(60)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_limits_that_change_while_requests_run_hold_from_then_on() -> None:
+    old, new = KeyLimits(concurrent=1), KeyLimits(concurrent=2, rpm=10)
+    allowance = Allowance.fresh(old, 0.0).begun()
+    assert allowance.refusal() is not None
+    allowance = allowance.at(new, 1.0)
+    assert allowance.refusal() is None
+    allowance = allowance.begun()
+    assert allowance.at(KeyLimits(), 2.0).refusal() is None
+    assert allowance.ended(0, 2.0).ended(0, 2.0).running == 0
+
+
+class Key(RuleBasedStateMachine):
+    """A key's requests in any order: the model beside it counts all that was admitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = KeyLimits(rpm=7, tpm=50, concurrent=3)
+        self.allowance = Allowance.fresh(self.limits, 0.0)
+        self.now_s = 0.0
+        self.admitted = 0
+        self.running = 0
+        self.charged = 0
+
+    @rule(seconds=st.floats(0, 30))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule()
+    def ask(self) -> None:
+        allowance = self.allowance.at(self.limits, self.now_s)
+        if allowance.refusal() is None:
+            # Paid for before: no request was admitted on a balance that was used up.
+            assert self.charged < 50 + 50 * self.now_s / 60 + 1e-6
+            self.allowance = allowance.begun()
+            self.admitted += 1
+            self.running += 1
+
+    @precondition(lambda self: self.running)
+    @rule(tokens=st.integers(0, 40))
+    def end(self, tokens: int) -> None:
+        self.allowance = self.allowance.ended(tokens, self.now_s)
+        self.running -= 1
+        self.charged += tokens
+
+    @invariant()
+    def never_more_than_the_limits(self) -> None:
+        assert self.allowance.running == self.running <= 3
+        assert self.admitted <= 7 + 7 * self.now_s / 60 + 1e-6
+
+
+TestKey = Key.TestCase
+
+
+@given(st.integers(1, 5), st.integers(0, 20))
+def test_whatever_ran_gives_its_place_back(concurrent: int, asked: int) -> None:
+    limits = KeyLimits(concurrent=concurrent)
+    allowance = Allowance.fresh(limits, 0.0)
+    admitted = 0
+    for _ in range(asked):
+        if allowance.refusal() is None:
+            allowance, admitted = allowance.begun(), admitted + 1
+    assert admitted == min(asked, concurrent)
+    for _ in range(admitted):
+        allowance = allowance.ended(5, 1.0)
+    assert allowance == Allowance.fresh(limits, 1.0)
+
+
+def test_headers_tell_the_limits_that_there_are_and_what_is_left() -> None:
+    allowance = Allowance.fresh(KeyLimits(rpm=60, tpm=600), 0.0).begun().ended(700, 0.0)
+    assert limit_headers(allowance) == [
+        (b"x-ratelimit-limit-requests", b"60"),
+        (b"x-ratelimit-remaining-requests", b"59"),
+        (b"x-ratelimit-reset-requests", b"1s"),
+        (b"x-ratelimit-limit-tokens", b"600"),
+        (b"x-ratelimit-remaining-tokens", b"0"),
+        (b"x-ratelimit-reset-tokens", b"1m10s"),
+    ]
+    assert limit_headers(Allowance.fresh(KeyLimits(concurrent=1), 0.0)) == []
+
+
+@each_case(
+    "seconds, text",
+    [(0, "0ms"), (0.0201, "21ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (3723, "1h2m3s")],
+)
+def test_a_time_is_written_as_openai_does(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK: dict[str, object] = {"model": "llama", "prompt": "abc"}  # three tokens, and five of the answer
