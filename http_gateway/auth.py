@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.client_address import Network, client_host
 from http_gateway.docs_page import asks_for_docs
 from http_gateway.page.routes import asks_for_page
 from http_gateway.problems import answer
-from sax.auth.acl import ANYONE, Principal, enter_call
-from sax.auth.address import account_of_host
+from sax.auth.acl import ANYONE, Principal, account_of_host, enter_call
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.cell_client import CellClient
 from http_gateway.limits import check_allowed, visible
 from sax.auth.acl import caller

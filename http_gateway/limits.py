@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from sax.auth.acl import Principal, caller

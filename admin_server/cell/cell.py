@@ -19,18 +19,22 @@ from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
 from admin_server.cell.canaries import Canaries
-from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
-from admin_server.cell.modelets import Modelets, check_joining, check_spec, dial_back, unjudged
+from admin_server.cell.modelets import (
+    Modelets,
+    WeightsOfReplicas,
+    check_joining,
+    check_spec,
+    dial_back,
+    unjudged,
+)
 from admin_server.cell.reconciler import Reconciler, Timing
-from admin_server.cell.scaler import Scaler
+from admin_server.cell.scaler import Prospect, Scaler, prospect
 from admin_server.cell.watch import Delta, Recovery, WatchSets
-from admin_server.cell.weights import WeightsOfReplicas
 from admin_server.condition import ChangeSignal
 from admin_server.events import CellEvents
 from admin_server.ledger import versions
-from admin_server.ledger.audit import check_page, event_of
-from admin_server.ledger.ledger import Ledger
+from admin_server.ledger.ledger import Ledger, check_page, event_of
 from admin_server.ledger.placement import bare
 from admin_server.ledger.records import Record
 from admin_server.ledger.state import (

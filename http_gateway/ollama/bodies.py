@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from http_gateway.images.image_schema import base64_schema
+from http_gateway.images.image_link import base64_schema
 from http_gateway.ollama.changes import (
     CREATE_UNCHANGED,
     PULL_UNCHANGED,

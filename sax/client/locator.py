@@ -11,11 +11,18 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
-from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, Suspects, shorter
+from sax.client.attempts import (
+    ANY_ROUTE,
+    Attempts,
+    ResumableAnswer,
+    RetryLimits,
+    Route,
+    Suspects,
+    shorter,
+)
 from sax.client.connection import ModelServerConnection
 from sax.client.replicas import AdminSource, Explain, Replicas
-from sax.client.resumable_answer import ResumableAnswer
-from sax.client.routing.affinity import (
+from sax.client.routing import (
     ANYWHERE,
     Affinity,
     affinity_of,

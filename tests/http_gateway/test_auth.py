@@ -16,8 +16,7 @@ from http_gateway.__main__ import tell_of_security
 from http_gateway.app import create_app
 from http_gateway.auth import PROBES
 from http_gateway.catalog import Catalog
-from http_gateway.config import GatewayConfig
-from http_gateway.flags import parse_flags
+from http_gateway.config import GatewayConfig, parse_flags
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import presented_account, presented_token
 from sax.auth.token_file import TokenFile

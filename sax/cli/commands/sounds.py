@@ -11,7 +11,7 @@ import typer
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
 from sax.command import CommandResult, Results, read_file
-from sax.speech.transcripts import TranscriptPart, TranscriptRequest, whole_transcript
+from sax.speech import TranscriptPart, TranscriptRequest, whole_transcript
 
 
 def transcribe(

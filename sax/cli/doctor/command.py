@@ -29,8 +29,10 @@ def doctor() -> CommandResult:
       sax doctor
       sax doctor --json
     """
-    from sax.cli.doctor.findings import diagnose  # the command line's start is felt at every call
-    from sax.cli.doctor.machine import look
+    from sax.cli.doctor.machine import (
+        diagnose,  # the command line's start is felt at every call
+        look,
+    )
 
     return findings_result([*diagnose(look()), *(check() for check in CHECKS.values())])
 

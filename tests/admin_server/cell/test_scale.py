@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from admin_server.api.server import CellListing
-from admin_server.api.status_page import describe
-from admin_server.api.status_view import StatusView
+from admin_server.api.status_page import StatusView, describe
 from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import Servers
