@@ -17,11 +17,10 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from http_gateway.anthropic.routes import AnthropicRoutes
-from http_gateway.auth import Auth
+from http_gateway.auth import Auth, parse_networks
 from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
-from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
 from http_gateway.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
@@ -30,13 +29,7 @@ from http_gateway.limits import Limiter, Limits
 from http_gateway.llama_cpp import LlamaCppRoutes
 from http_gateway.mcp import McpRoutes, McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.modes import (
-    HeadRequests,
-    LenientFields,
-    OwnPages,
-    Sessions,
-    allow_origins,
-)
+from http_gateway.modes import HeadRequests, LenientFields, OwnPages, Sessions, allow_origins
 from http_gateway.ollama.model_routes import OllamaChangeRoutes, OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.audio import AudioRoutes

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from http_gateway.client_address import parse_networks
+from http_gateway.auth import parse_networks
 from http_gateway.images.image_fetcher import MediaHosts
 from http_gateway.mcp import read_mcp_servers
 from http_gateway.modes import read_origins

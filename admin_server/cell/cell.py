@@ -1,7 +1,4 @@
-"""One cell: requests of operators, reports of servers, and answers to clients.
-
-Connects the ledger, the reconciler and the watch sets.
-"""
+"""One cell, as its leader runs it: connects the ledger, the reconciler and the watch sets."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ if TYPE_CHECKING:
 
 
 class Cell:
-    """The cell as its leader runs it. Lives on the event loop."""
+    """Takes operators' requests and servers' reports, answers clients. Lives on the event loop."""
 
     def __init__(
         self,
@@ -354,9 +351,8 @@ class Cell:
         if outlook.starting or self.provisioner is None or spec.autoscaling is None:
             return outlook
         notes = self.provisioner.notes(model_id)
-        return Prospect(
-            self.provisioner.is_coming(model_id), "; ".join([outlook.reason, *notes[:1]])
-        )
+        reason = "; ".join([outlook.reason, *notes[:1]])
+        return Prospect(self.provisioner.is_coming(model_id), reason)
 
     def held(self) -> dict[str, int]:
         """By model, requests waiting at clients for lack of a replica."""
@@ -379,8 +375,7 @@ class Cell:
     def _check_leading(self) -> None:
         if self._dismissed:
             raise NotLeading(
-                f"this admin server no longer leads {self.ledger.state.cell}; retry",
-                param="",
+                f"this admin server no longer leads {self.ledger.state.cell}; retry", param=""
             )
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:

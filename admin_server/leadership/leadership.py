@@ -24,8 +24,7 @@ import msgspec
 from admin_server.cell.cell import Cell
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
-from admin_server.storage.envelope import CorruptLog
-from admin_server.storage.series import Position, Series
+from admin_server.storage.envelope import CorruptLog, Position, Series
 from sax.client.location import LOCATION
 from sax.errors import AdminUnavailable, NotLeading
 from sax.names import CellId

@@ -38,12 +38,7 @@ from sax.errors import (
     StateLost,
 )
 from sax.names import CellId
-from sax.storage.object_store import (
-    TIMEOUT_S,
-    ObjectStore,
-    StoreReplaced,
-    StoreUnavailable,
-)
+from sax.storage.object_store import TIMEOUT_S, ObjectStore, StoreReplaced, StoreUnavailable
 from sax.types import Event
 
 _log = logging.getLogger(__name__)

@@ -44,13 +44,7 @@ from http_gateway.anthropic.schema import (
 )
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.chat_answer import (
-    ChatAnswering,
-    ChatQuestion,
-    ChatStream,
-    renamed,
-    with_hints,
-)
+from http_gateway.chat_answer import ChatAnswering, ChatQuestion, ChatStream, renamed, with_hints
 from http_gateway.mcp import Made, McpCalls, McpServers, run_rounds
 from http_gateway.openai.tools import check_tools, known_tool
 from http_gateway.openapi import JSON, WITH_MODEL, AnthropicError, EventKinds, operation

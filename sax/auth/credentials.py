@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sax import tracing
-from sax.errors import (
-    AdminUnavailable,
-    InvalidRequest,
-    PermissionDenied,
-    SaxError,
-    Unauthenticated,
-)
+from sax.errors import AdminUnavailable, InvalidRequest, PermissionDenied, SaxError, Unauthenticated
 
 if TYPE_CHECKING:
     import grpc

@@ -22,13 +22,7 @@ from sax.client.attempts import (
 )
 from sax.client.connection import ModelServerConnection
 from sax.client.replicas import AdminSource, Explain, Replicas
-from sax.client.routing import (
-    ANYWHERE,
-    Affinity,
-    affinity_of,
-    current_session,
-    within_session,
-)
+from sax.client.routing import ANYWHERE, Affinity, affinity_of, current_session, within_session
 from sax.errors import NotLoaded, ReplicaLost, SaxError
 from sax.names import ModelId
 from sax.types import GenerateRequest, TokenChunk

@@ -16,12 +16,7 @@ from sax.client.locator import Locator
 from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
 from sax.passes import Classified, Embedded, Gradients, PairScores, Ranked, ranked
 from sax.proto import lm_pb2, tokens_pb2
-from sax.speech import (
-    TranscriptPart,
-    TranscriptRequest,
-    WholeTranscript,
-    whole_transcript,
-)
+from sax.speech import TranscriptPart, TranscriptRequest, WholeTranscript, whole_transcript
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,

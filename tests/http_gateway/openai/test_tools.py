@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from http_gateway.openai.events import ChatEvents
-from http_gateway.openai.reply import (
-    Head,
-    Transcript,
-    chat_body,
-    completion_body,
-    usage,
-    usage_of,
-)
+from http_gateway.openai.reply import Head, Transcript, chat_body, completion_body, usage, usage_of
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import ChosenTools, read_choice
 from sax.chat import Tool

@@ -1,8 +1,4 @@
-"""Looks at a machine without jax: its processor, memory, devices, ports, packages and folders; and
-finds what a cell can do with it, and what to change.
-
-A fact that the operating system does not tell is empty or 0.
-"""
+"""The commands about this machine: `doctor` looks at it, `clean` frees its disk."""
 
 from __future__ import annotations
 
@@ -14,15 +10,70 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from sax import config
 from sax.cli.commands.chat import history_file
 from sax.cli.local.cell_plan import default_compile_cache, is_taken
 from sax.cli.local.demo_model import model_folder
+from sax.command import CommandResult, findings_result
 from sax.distribution import how_to_install
-from sax.finding import OK, PROBLEM, WARNING, Finding
+from sax.errors import Unavailable
+from sax.finding import CHECKS, OK, PROBLEM, WARNING, Finding
 from sax.format import human_bytes
 from sax.host import machine_memory
+
+
+def doctor() -> CommandResult:
+    """Look at this machine and give a remedy for each thing that a cell lacks here.
+
+    Looks at jax, the processor and its kernels, memory, GPUs and TPUs, ports, disk, and the folders
+    that sax keeps things in. Changes nothing and asks no cell; `sax k8s doctor` looks at a cluster.
+    Exit status: 0 no problems (warnings allowed), 1 problems found.
+
+    \b
+    Examples:
+      sax doctor
+      sax doctor --json
+    """
+    return findings_result([*diagnose(look()), *(check() for check in CHECKS.values())])
+
+
+def clean(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+    ] = False,
+) -> CommandResult:
+    """Remove what sax keeps in your home folder and makes again when it is missing.
+
+    That is the demo model and all compiled programs. No cell of yours may run meanwhile. What
+    else is there stays: fetched models, which other tools share (`sax rm` removes one), lines that
+    you typed in chats, and what a cell keeps in its own folder, `.sax`. `sax doctor` shows all.
+
+    \b
+    Examples:
+      sax clean --dry-run
+      sax clean
+    """
+    found = [each for each in kept_folders(os.environ) if each.made_again and each.place.exists()]
+    for folder in () if dry_run else found:
+        _remove(folder)
+    value = [{"what": e.what, "path": str(e.place), "bytes": e.size} for e in found]
+    verb = "would remove" if dry_run else "removed"
+    told = (f"{verb} {each.what}, {human_bytes(each.size, 1)}: {each.place}" for each in found)
+    return CommandResult(value, "\n".join(told) if found else "nothing to remove")
+
+
+def _remove(folder: KeptFolder) -> None:
+    try:
+        shutil.rmtree(folder.place)
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename or folder.place} cannot be removed: {error.strerror}"
+        ) from None
+
 
 # Instruction sets that products of matrices are written for, the fastest first, as Linux says them.
 _UNITS = ("amx_bf16", "avx512_bf16", "avx512_vnni", "avx512f", "avx2", "i8mm", "bf16", "asimd")

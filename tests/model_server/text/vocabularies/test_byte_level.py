@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from model_server.text.tokenizer import HfTokenizer
-from model_server.text.vocabularies.tiktoken_file import (
-    FAMILIES,
+from model_server.text.vocabularies.byte_level import (
+    TIKTOKEN_FAMILIES,
     is_tiktoken,
-    parse,
+    read_ranks,
     tekken,
     tiktoken,
 )
@@ -65,9 +65,9 @@ def test_a_word_that_is_a_token_needs_no_merges() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", TIKTOKEN_FAMILIES)
 def test_a_family_knows_its_control_tokens(model_type: str) -> None:
-    family = FAMILIES[model_type]
+    family = TIKTOKEN_FAMILIES[model_type]
     vocabulary = tiktoken(whole(family.ranks), model_type)
     by_text = {token.text: token.id for token in vocabulary.added}
     assert len(by_text) == len(family.control)
@@ -76,7 +76,7 @@ def test_a_family_knows_its_control_tokens(model_type: str) -> None:
 
 
 def test_the_published_ids_of_control_tokens() -> None:
-    llama, qwen = (FAMILIES[name] for name in ("llama", "qwen"))
+    llama, qwen = (TIKTOKEN_FAMILIES[name] for name in ("llama", "qwen"))
     ids = {text: llama.ranks + place for place, text in enumerate(llama.control)}
     assert ids["<|begin_of_text|>"] == 128000
     assert ids["<|start_header_id|>"] == 128006
@@ -128,7 +128,7 @@ def test_an_unknown_family_is_refused_by_name() -> None:
 
 
 def test_empty_lines_do_not_count() -> None:
-    assert parse(b"\n" + QWEN + b"\n") == parse(QWEN)
+    assert read_ranks(b"\n" + QWEN + b"\n") == read_ranks(QWEN)
 
 
 TEKKEN: dict[str, Any] = json.loads((PLACE / "tekken.json").read_text())

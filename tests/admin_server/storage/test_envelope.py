@@ -1,6 +1,6 @@
 """Objects of which only the newest counts."""
 
-from admin_server.storage.series import Series
+from admin_server.storage.envelope import Series
 from sax.names import CellId
 from sax.storage.object_store import open_store
 

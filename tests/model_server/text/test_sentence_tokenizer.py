@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.pair_texts import QWEN3, PairTexts, pair_texts
+from model_server.text.sentence_tokenizer import QWEN3, PairTexts, pair_texts
 from sax.errors import CheckpointError
 
 ROLES = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}!"
