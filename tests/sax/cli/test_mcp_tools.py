@@ -163,7 +163,7 @@ def test_a_server_that_cannot_be_used_is_named() -> None:
             pass
 
 
-COMMAND = f"{sys.executable} -S -E {Path(__file__).parents[1] / 'mcp' / 'line_server.py'}"
+COMMAND = f"{sys.executable} -S -E {Path(__file__).parents[1] / 'line_server.py'}"
 
 
 async def test_tools_of_a_program_are_listed_and_called_and_its_questions_answered() -> None:

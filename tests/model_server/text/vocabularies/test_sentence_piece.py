@@ -16,7 +16,6 @@ from model_server.text.vocabularies.sentence_piece import (
     PieceKind,
     Pieces,
     own_token,
-    parse,
     parse_model,
     pieces_of,
     sentence_piece,
@@ -51,7 +50,7 @@ PIECES = Pieces(
 
 @cache
 def golden(name: str) -> HfTokenizer:
-    pieces = pieces_of(parse((PLACE / f"{name}.model").read_bytes()))
+    pieces = pieces_of(parse_model((PLACE / f"{name}.model").read_bytes()))
     return HfTokenizer(sentence_piece(pieces).serialized())
 
 
