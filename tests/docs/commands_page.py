@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sax.cli.main import app
-from sax.cli.saxutil.__main__ import VERBS
-from sax.cli.saxutil.__main__ import run as saxutil
+from sax.cli.saxutil.main import VERBS
+from sax.cli.saxutil.main import run as saxutil
 
 _HEAD = """# Commands
 

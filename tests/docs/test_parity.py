@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from sax.cli.saxutil.__main__ import GLOBAL_FLAGS, VERBS
 from sax.cli.saxutil.go_flags import parse_flags
+from sax.cli.saxutil.main import GLOBAL_FLAGS, VERBS
 from tests.docs.parity import PAGE, ROOT, ROWS, VERDICTS, ParityRow, written
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sax.cli.saxutil.__main__ import run
+from sax.cli.saxutil.main import run
 from sax.proto import admin_pb2
 from sax.proto.modelet_pb2 import ExportRequest, SaveRequest
 from tests.each_case import each_case
