@@ -122,7 +122,7 @@ LADDERS: dict[str, list[str]] = {
         "cell_config.py",
         "machines.py",
         "api",
-        "leadership",
+        "leadership.py",
         "cell",
         "config.py",
         "provisioning",

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from admin_server.api.metrics import registry_of
 from admin_server.cell.cell import Cell
 from admin_server.events import CellEvent
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from admin_server.ledger.ledger import event_of
 from sax.auth.web_pages import WebRules
 from sax.errors import InvalidRequest, meaning

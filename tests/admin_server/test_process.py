@@ -16,7 +16,7 @@ import pytest
 from admin_server.__main__ import parse
 from admin_server.assignment.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
-from admin_server.leadership.leadership import LeadTiming, decode_membership
+from admin_server.leadership import LeadTiming, decode_membership
 from admin_server.process import Running, running
 from admin_server.storage.envelope import Series
 from sax.client.location import admin_address

@@ -17,7 +17,7 @@ from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import Servers
 from admin_server.cell.cell import Cell
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.ledger.state import CellState
 from admin_server.storage.store_check import StoreHealth

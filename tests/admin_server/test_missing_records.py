@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from admin_server.config import AdminConfig
-from admin_server.leadership.leadership import LeadTiming
+from admin_server.leadership import LeadTiming
 from admin_server.process import running
 from admin_server.storage.envelope import CorruptLog
 from sax.errors import StateLost

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from admin_server.config import AdminConfig
-from admin_server.leadership.leadership import (
+from admin_server.leadership import (
     LeaderBeat,
     LeadTiming,
     Lease,
@@ -88,7 +88,7 @@ def test_this_very_process_is_here():
 
 @needs_proc
 def test_a_process_that_ended_is_gone():
-    code = "from admin_server.leadership.leadership import own_mark; print(own_mark())"
+    code = "from admin_server.leadership import own_mark; print(own_mark())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert is_gone(told.stdout.strip())
 

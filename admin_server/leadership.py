@@ -22,9 +22,10 @@ from pathlib import Path
 import msgspec
 
 from admin_server.cell.cell import Cell
-from admin_server.leadership.role import AdminRole
+from admin_server.condition import ChangeSignal
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.envelope import CorruptLog, Position, Series
+from admin_server.storage.store_check import StoreHealth
 from sax.client.location import LOCATION
 from sax.errors import AdminUnavailable, NotLeading
 from sax.names import CellId
@@ -33,10 +34,65 @@ from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
 
-# Decide, from the leader's beats, whether a cell has a live leader.
-#
-# Pure, and by the follower's own clock alone: the clocks of two machines need not agree. A wrong
-# decision only costs a needless change of leader, because the log is the fence.
+
+class AdminRole:
+    """This admin's role: leader (owns the cell) or follower (knows the leader).
+
+    Written only by the leadership, read by every service of the process.
+    """
+
+    def __init__(self, cell_id: CellId, health: StoreHealth) -> None:
+        self.cell_id = cell_id
+        self.health = health
+        self.settled = asyncio.Event()  # the first role is known
+        self.changed = ChangeSignal()  # posted when the role or its trouble changes
+        self.cell: Cell | None = None  # set while this server leads
+        self.term = 0  # our term while we lead
+        self.leader = ""  # host:port of the leader, "" if unknown
+        self.trouble = "it has just started"  # why the leader is unknown
+
+    def take(self, cell: Cell, term: int, address: str) -> None:
+        """This server leads from now on."""
+        self.cell, self.term, self.leader, self.trouble = cell, term, address, ""
+        self.settled.set()
+        self.changed.post()
+
+    def follow(self, leader: str) -> None:
+        """Another server leads."""
+        self._leave(leader, "")
+
+    def wait(self, trouble: str) -> None:
+        """The leader is unknown."""
+        self._leave("", trouble)
+
+    def require(self) -> Cell:
+        """The cell. Raises NotLeading, with the leader's address if known."""
+        if self.cell is None:
+            raise NotLeading(f"{self.describe()}: ask the leader", param=self.leader)
+        return self.cell
+
+    def warnings(self) -> list[str]:
+        """Conditions that need an operator, but refuse no change yet."""
+        return [*self.health.warnings, *(self.cell.warnings() if self.cell is not None else ())]
+
+    def describe(self) -> str:
+        if self.cell is not None:
+            return f"leads {self.cell_id} since record {self.term}"
+        if self.leader:
+            return f"follows the admin server of {self.cell_id} at {self.leader}"
+        return f"waiting for a leader of {self.cell_id}" + (
+            f" ({self.trouble})" if self.trouble else ""
+        )
+
+    def _leave(self, leader: str, trouble: str) -> None:
+        cell, self.cell, self.term = self.cell, None, 0
+        news = (self.leader, self.trouble) != (leader, trouble) or cell is not None
+        self.leader, self.trouble = leader, trouble
+        self.settled.set()
+        if cell is not None:
+            cell.dismiss()
+        if news:
+            self.changed.post()
 
 
 class ServerMembership(msgspec.Struct, frozen=True):
@@ -84,7 +140,11 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A follower's observations of the leader, in the follower's own time."""
+    """Decides, from the leader's beats, whether a cell has a live leader.
+
+    Pure, and by the follower's own clock alone: the clocks of two machines need not agree. A wrong
+    decision only costs a needless change of leader, because the log is the fence.
+    """
 
     patience_s: float  # silence after which the leader counts as gone
     life: Life | None = None  # None: not looked yet
