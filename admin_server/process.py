@@ -19,8 +19,7 @@ from admin_server.cell.cell import Cell
 from admin_server.cell.modelets import GrpcModelets
 from admin_server.cell.reconciler import Timing
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
-from admin_server.leadership.leadership import Leadership, LeadTiming
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole, Leadership, LeadTiming
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.store_check import StoreHealth, check_creates_once
 from admin_server.storage.store_mark import StoreMark

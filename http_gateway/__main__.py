@@ -18,24 +18,22 @@ from typing import cast
 
 import uvicorn
 
-from http_gateway.access.line import configure_log
+from http_gateway.access import configure_log
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
-from http_gateway.config import GatewayConfig
+from http_gateway.config import GatewayConfig, parse_flags
 from http_gateway.connection import BoundedConnection, Certificate, connections
-from http_gateway.flags import parse_flags
 from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.responses.background import BackgroundRuns
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import Credentials, read_pem
-from sax.auth.token_source import token_source, tokens_given
+from sax.auth.token_file import token_source, tokens_given
 from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
 from sax.storage.object_store import open_store
-from sax.tracing.otlp import tracer_of
-from sax.tracing.tracer import NO_TRACER, Tracer
+from sax.tracing import NO_TRACER, Tracer, tracer_of
 
 log = logging.getLogger("http_gateway")
 
@@ -87,7 +85,7 @@ async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_T
         lifespan="off",
         ws="none",
         server_header=False,
-        proxy_headers=False,  # http_gateway.client_address reads them, from proxies we trust
+        proxy_headers=False,  # http_gateway.auth reads them, from proxies we trust
         http=cast("type[BoundedConnection]", connections(config)),
         timeout_keep_alive=cast("int", config.keep_alive_s),  # any number of seconds will do
         ssl_certfile=config.tls_cert or None,

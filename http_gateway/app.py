@@ -17,41 +17,29 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from http_gateway.anthropic.routes import AnthropicRoutes
-from http_gateway.auth import Auth
+from http_gateway.auth import Auth, parse_networks
 from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
-from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
 from http_gateway.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
-from http_gateway.images.image_fetcher import ImageFetcher
-from http_gateway.images.media_hosts import MediaHosts
-from http_gateway.limits.limiter import Limiter
-from http_gateway.limits.middleware import Limits
-from http_gateway.llama_cpp.routes import LlamaCppRoutes
-from http_gateway.mcp.routes import McpRoutes
-from http_gateway.mcp.servers import McpServers, read_mcp_servers
+from http_gateway.images.image_fetcher import ImageFetcher, MediaHosts
+from http_gateway.limits import Limiter, Limits
+from http_gateway.llama_cpp import LlamaCppRoutes
+from http_gateway.mcp import McpRoutes, McpServers, read_mcp_servers
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.modes import (
-    HeadRequests,
-    LenientFields,
-    OwnPages,
-    Sessions,
-    allow_origins,
-)
+from http_gateway.modes import HeadRequests, LenientFields, OwnPages, Sessions, allow_origins
 from http_gateway.ollama.model_routes import OllamaChangeRoutes, OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
-from http_gateway.openai.audio.routes import AudioRoutes
+from http_gateway.openai.audio import AudioRoutes
 from http_gateway.openai.batches.kept_batches import KeptBatches
-from http_gateway.openai.batches.line_runner import Handler, LineRunner
-from http_gateway.openai.batches.line_slots import LineSlots
+from http_gateway.openai.batches.line_runner import Handler, LineRunner, LineSlots
 from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.conversations import ConversationRoutes
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
-from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.background import BackgroundRuns
@@ -59,14 +47,12 @@ from http_gateway.openai.responses.kept_conversations import CONVERSATIONS, Kept
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import ENDS, FOLDER, StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
-from http_gateway.openai.stored import PatientStore, refuse_batches
+from http_gateway.openai.stored import KeptSpace, PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
-from http_gateway.operators.open_requests import NotedRequests, OpenRequests
-from http_gateway.operators.routes import OperatorRoutes
+from http_gateway.operators import NotedRequests, OpenRequests, OperatorRoutes
 from http_gateway.ops import OpsRoutes
-from http_gateway.page.cell import CellRoutes, WatchedCell
-from http_gateway.page.routes import PageRoutes
+from http_gateway.page.routes import CellRoutes, PageRoutes, WatchedCell
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
@@ -75,7 +61,7 @@ from sax.distribution import version
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
 from sax.storage.object_store import MeasuredStore
-from sax.tracing.tracer import NO_TRACER, Tracer
+from sax.tracing import NO_TRACER, Tracer
 
 SPACE_FOLDERS = (FOLDER, ENDS, CONVERSATIONS)  # what counts as kept for a key
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

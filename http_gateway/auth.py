@@ -1,36 +1,31 @@
 """Authentication: reads the token of every HTTP request and forwards it to the cell.
 
 With a token file every request needs a valid token, except probes and a browser's for its pages,
-which hold no data. Either way, calls to the cell
-carry the user's token and never the gateway's own, so that no user gains rights by going through
-the gateway. They name the client's address too, by which servers tell users without tokens apart.
+which hold no data. Either way, calls to the cell carry the user's token and never the gateway's
+own, so that no user gains rights by going through the gateway. They name the client's address too
+(as proxies tell it that the operator trusts), by which servers tell users without tokens apart.
 Pure ASGI.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from http_gateway.access.record import RequestRecord
-from http_gateway.client_address import Network, client_host
+from http_gateway.access import RequestRecord
 from http_gateway.docs_page import asks_for_docs
 from http_gateway.page.routes import asks_for_page
 from http_gateway.problems import answer
-from sax.auth.acl import ANYONE, Principal, enter_call
-from sax.auth.address import account_of_host
+from sax.auth.acl import ANYONE, Principal, account_of_host, enter_call
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
 
-PROBES = (
-    "/healthz",
-    "/readyz",
-    "/health",
-    "/ping",
-)  # need no token; without one the reply names no models
+# They need no token; without one the reply names no models.
+PROBES = ("/healthz", "/readyz", "/health", "/ping")
 
 _LONGEST = 4096
 
@@ -87,3 +82,53 @@ def token_of(headers: Headers) -> str:
     token = (token or headers.get("x-api-key", "")).strip()
     good = len(token) <= _LONGEST and token.isascii() and token.isprintable() and " " not in token
     return token if good else ""
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_HEADER = "x-forwarded-for"
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Parse comma-separated addresses and networks. Raises ValueError naming the flag."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    try:
+        return tuple(ipaddress.ip_network(word, strict=False) for word in words)
+    except ValueError as error:
+        raise ValueError(
+            f"--trusted_proxies {text!r}: {error}; give addresses or networks such as "
+            "10.0.0.7,192.168.0.0/16"
+        ) from None
+
+
+def client_host(scope: Scope, trusted: Sequence[Network]) -> str:
+    """Return the nearest address on the request's way that is not a trusted proxy.
+
+    Each proxy appends the address that it saw to X-Forwarded-For, so entries count from the right,
+    and only as far as trusted proxies wrote them: a client can write what it likes in front.
+    """
+    host = (scope.get("client") or ("", 0))[0]
+    if not trusted or not _trusts(trusted, host):
+        return host
+    for entry in reversed(",".join(Headers(scope=scope).getlist(_HEADER)).split(",")):
+        if not _is_address(entry.strip()):
+            return host
+        host = entry.strip()
+        if not _trusts(trusted, host):
+            return host
+    return host
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _trusts(trusted: Sequence[Network], host: str) -> bool:
+    if not _is_address(host):
+        return False
+    address = ipaddress.ip_address(host)
+    return any(address in network for network in trusted)

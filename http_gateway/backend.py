@@ -12,8 +12,7 @@ from typing import Any, TypeVar, overload
 from fastapi import Request
 from starlette.types import Receive
 
-from http_gateway.access.record import RequestRecord
-from http_gateway.access.request_span import CallSpan
+from http_gateway.access import CallSpan, RequestRecord
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
@@ -22,13 +21,13 @@ from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.image_link import ImageLink, decoded
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.streams.sse import Ending, disconnected, stop
+from sax import tracing
 from sax.chat import Image, Sound
 from sax.client.attempts import shorter
 from sax.errors import Cancelled, InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import IMAGE_BYTES, field
 from sax.format import quoted
-from sax.tracing import trace_context
 from sax.types import GenerateRequest, Message, TokenChunk
 from sax.wire.request_bounds import check_image_size, check_images
 
@@ -109,7 +108,7 @@ class Backend:
             sink(chunk)
 
         if record.span is None:
-            request = replace(request, traceparent=trace_context.current())
+            request = replace(request, traceparent=tracing.current())
             await self.client.generate_to(request, note, timeout_s=timeout_s)
         else:
             await self._traced(record.span.call(request), note, timeout_s)

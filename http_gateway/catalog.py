@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.cell_client import CellClient
-from http_gateway.limits.models import check_allowed, visible
+from http_gateway.limits import check_allowed, visible
 from sax.auth.acl import caller
 from sax.auth.credentials import own_account, told_to_user
 from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError

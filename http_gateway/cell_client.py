@@ -12,7 +12,7 @@ from sax.activity import ServedPhase
 from sax.flags.last_lines import LogLine
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling
-from sax.speech.transcripts import TranscriptPart, TranscriptRequest
+from sax.speech import TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,

@@ -32,12 +32,11 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from http_gateway.access.line import AccessLine
-from http_gateway.access.record import RequestRecord, new_request_id
+from http_gateway.access import AccessLine, RequestRecord, new_request_id
 from http_gateway.config import GatewayConfig
 from http_gateway.problems import answer
 from http_gateway.streams.body_writer import BodyWriter
-from sax.auth.address import account_of_host
+from sax.auth.acl import account_of_host
 from sax.errors import InvalidRequest
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers

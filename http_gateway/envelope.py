@@ -16,20 +16,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from http_gateway.access.line import AccessLine, is_polled
-from http_gateway.access.record import RequestRecord, new_request_id
-from http_gateway.access.request_span import RequestSpan
+from http_gateway.access import AccessLine, RequestRecord, RequestSpan, is_polled, new_request_id
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from http_gateway.streams.body_writer import BodyWriter
+from sax import tracing
 from sax.errors import Internal, InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.fields.table import SOUND_BYTES
-from sax.tracing import attributes as names
-from sax.tracing import trace_context
-from sax.tracing.trace_context import TraceContext
-from sax.tracing.tracer import NO_TRACER, Tracer, Value
+from sax.tracing import NO_TRACER, TraceContext, Tracer, Value
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +77,13 @@ class RequestEnvelope:
 
     def _trace(self, record: RequestRecord, headers: Headers, path: str) -> None:
         """Begin the request's span; without traces of our own, pass on the client's."""
-        parent = TraceContext.parse(headers.get(trace_context.KEY, ""))
+        parent = TraceContext.parse(headers.get(tracing.TRACEPARENT, ""))
         wanted = parent is not None or not is_polled(path)
         context = self._tracer.start(parent) if wanted else None
         if context is not None and context.sampled:
             record.span = RequestSpan(self._tracer, context, parent)
         above = context or parent
-        trace_context.enter("" if above is None else str(above))
+        tracing.enter("" if above is None else str(above))
 
     async def _rescue(
         self, scope: Scope, receive: Receive, reply: _RecordingSend, error: Exception
@@ -115,8 +111,8 @@ class RequestEnvelope:
         self._metrics.answered(route, record.model, reply.status, seconds)
         if record.span is not None:
             told: dict[str, Value] = {
-                names.REQUEST_ID: record.request_id,
-                names.REQUEST_MODEL: record.model,
+                tracing.REQUEST_ID: record.request_id,
+                tracing.REQUEST_MODEL: record.model,
                 "sax.stream.ended": record.ending,
             }
             record.span.end(record.method, route, reply.status, told)

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.problems import answer
 from sax.auth.web_pages import JSON, MULTIPART, WebRules
-from sax.client.routing.affinity import check_session, in_session
+from sax.client.routing import check_session, in_session
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from sax.errors import (
     LimitExceeded,
     ModelNotFound,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sax.tracing.trace_context import TraceContext
-from sax.tracing.tracer import Span, Tracer
+from sax.tracing import Span, TraceContext, Tracer
 
 
 class RecordedSpans(Tracer):

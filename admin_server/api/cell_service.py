@@ -6,7 +6,7 @@ from typing import Any
 
 from admin_server.api.access import EVERYONE_MAY, Access
 from admin_server.cell.cell import Cell
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest
 from sax.flags.last_lines import last_lines

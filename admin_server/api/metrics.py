@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from admin_server.cell.cell import Cell
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from sax.types import ServableStatus
 
 if TYPE_CHECKING:

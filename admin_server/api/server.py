@@ -20,7 +20,7 @@ from admin_server.api.access import EVERYONE_MAY, Access
 from admin_server.api.cell_service import CellService
 from admin_server.cell.cell import Cell
 from admin_server.cell.watch import Delta
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from sax.auth.acl import caller
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.errors import InvalidRequest

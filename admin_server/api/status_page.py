@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,11 +24,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admin_server.api.metrics import registry_of
-from admin_server.api.status_view import StatusView, parse_view
 from admin_server.cell.cell import Cell
 from admin_server.events import CellEvent
-from admin_server.leadership.role import AdminRole
-from admin_server.ledger.audit import event_of
+from admin_server.leadership import AdminRole
+from admin_server.ledger.ledger import event_of
 from sax.auth.web_pages import WebRules
 from sax.errors import InvalidRequest, meaning
 from sax.look.cell_rows import model_row, servable_row, server_row
@@ -328,3 +327,39 @@ def _listen(host: str, port: int) -> socket.socket:
             param="status_port",
         ) from exc
     return listener
+
+
+_MOST = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    models: str = ""  # only models whose name, path, checkpoint or state contain this
+    models_from: int = 0
+    servers: str = ""  # only servers whose address, chips, tags or models contain this
+    servers_from: int = 0
+    limit: int = 100
+
+
+_NUMBERS = {"models_from": 10**9, "servers_from": 10**9, "limit": _MOST}
+
+
+def parse_view(query: Mapping[str, str]) -> StatusView:
+    """Raises InvalidRequest naming the field at fault."""
+    values: dict[str, Any] = {}
+    for name, text in query.items():
+        if name in ("models", "servers"):
+            values[name] = text.lower()
+        elif name in _NUMBERS:
+            values[name] = _number(name, text)
+        else:
+            known = ", ".join(["models", "servers", *_NUMBERS])
+            raise InvalidRequest(f"unknown field {name}: use {known}", param=name)
+    return StatusView(**values)
+
+
+def _number(name: str, text: str) -> int:
+    digits = text.isascii() and text.isdigit() and len(text) < 12
+    if not digits or int(text) > _NUMBERS[name]:
+        raise InvalidRequest(f"{name} is {text[:40]!r}: use 0 to {_NUMBERS[name]}", param=name)
+    return int(text)

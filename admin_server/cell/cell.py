@@ -1,7 +1,4 @@
-"""One cell: requests of operators, reports of servers, and answers to clients.
-
-Connects the ledger, the reconciler and the watch sets.
-"""
+"""One cell, as its leader runs it: connects the ledger, the reconciler and the watch sets."""
 
 from __future__ import annotations
 
@@ -19,18 +16,22 @@ from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
 from admin_server.cell.canaries import Canaries
-from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
-from admin_server.cell.modelets import Modelets, check_joining, check_spec, dial_back, unjudged
+from admin_server.cell.modelets import (
+    Modelets,
+    WeightsOfReplicas,
+    check_joining,
+    check_spec,
+    dial_back,
+    unjudged,
+)
 from admin_server.cell.reconciler import Reconciler, Timing
-from admin_server.cell.scaler import Scaler
+from admin_server.cell.scaler import Prospect, Scaler, prospect
 from admin_server.cell.watch import Delta, Recovery, WatchSets
-from admin_server.cell.weights import WeightsOfReplicas
 from admin_server.condition import ChangeSignal
 from admin_server.events import CellEvents
 from admin_server.ledger import versions
-from admin_server.ledger.audit import check_page, event_of
-from admin_server.ledger.ledger import Ledger
+from admin_server.ledger.ledger import Ledger, check_page, event_of
 from admin_server.ledger.placement import bare
 from admin_server.ledger.records import Record
 from admin_server.ledger.state import (
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 
 
 class Cell:
-    """The cell as its leader runs it. Lives on the event loop."""
+    """Takes operators' requests and servers' reports, answers clients. Lives on the event loop."""
 
     def __init__(
         self,
@@ -350,9 +351,8 @@ class Cell:
         if outlook.starting or self.provisioner is None or spec.autoscaling is None:
             return outlook
         notes = self.provisioner.notes(model_id)
-        return Prospect(
-            self.provisioner.is_coming(model_id), "; ".join([outlook.reason, *notes[:1]])
-        )
+        reason = "; ".join([outlook.reason, *notes[:1]])
+        return Prospect(self.provisioner.is_coming(model_id), reason)
 
     def held(self) -> dict[str, int]:
         """By model, requests waiting at clients for lack of a replica."""
@@ -375,8 +375,7 @@ class Cell:
     def _check_leading(self) -> None:
         if self._dismissed:
             raise NotLeading(
-                f"this admin server no longer leads {self.ledger.state.cell}; retry",
-                param="",
+                f"this admin server no longer leads {self.ledger.state.cell}; retry", param=""
             )
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from sax.errors import (
     CheckpointUnreachable,
     InvalidName,
     InvalidRequest,
+    ModelNotReady,
     NotFound,
     NotLeading,
     NotLoaded,
@@ -32,7 +34,7 @@ from sax.flags.last_lines import LogLine
 from sax.overrides.known_paths import check_names, unknown_path
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.references import parse_reference
-from sax.types import ModelSpec, ServerInfo, ServerStatus, Traffic
+from sax.types import ModelSpec, PublishedModel, ServableStatus, ServerInfo, ServerStatus, Traffic
 from sax.weights import ReplicaWeights, WeightChange
 from sax.wire.models import encode_load
 from sax.wire.records import decode_log
@@ -334,3 +336,42 @@ def knowing_server(
         ),
         None,
     )
+
+
+class WeightsOfReplicas:
+    """The weights of one cell's models. Nothing of them is recorded: a replica that starts anew has
+    the checkpoint that its model is published with."""
+
+    def __init__(self, find: Callable[[str], PublishedModel], modelets: Modelets) -> None:
+        self._find = find
+        self._modelets = modelets
+
+    async def change(self, change: WeightChange) -> list[ReplicaWeights]:
+        """Ask all ready replicas, and return what each of them has then.
+
+        Raises ModelNotFound, ModelNotReady, and the replicas' error if none of them changed.
+        """
+        model = self._find(change.model_id)
+        ready = [each.address for each in model.replicas if each.status is ServableStatus.LOADED]
+        if not ready:
+            raise ModelNotReady(
+                f"no replica of {change.model_id} is ready, so none has weights to change: "
+                f"`sax wait {change.model_id}` says why"
+            )
+        answers = await asyncio.gather(*(self._one(address, change) for address in ready))
+        errors = [each for each in answers if isinstance(each, SaxError)]
+        if len(errors) == len(answers):
+            raise errors[0]
+        return [_told(*each) for each in zip(ready, answers, strict=True)]
+
+    async def _one(self, address: str, change: WeightChange) -> ReplicaWeights | SaxError:
+        try:
+            return await self._modelets.weights(address, change)
+        except SaxError as exc:
+            return exc
+
+
+def _told(address: str, answer: ReplicaWeights | SaxError) -> ReplicaWeights:
+    if isinstance(answer, SaxError):
+        return ReplicaWeights(address, "", "", answer.text)
+    return ReplicaWeights(address, answer.version, answer.state)

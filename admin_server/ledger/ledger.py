@@ -14,7 +14,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-from admin_server.ledger.records import Lead, Record, decode_record, encode_record, model_of
+from admin_server.ledger.records import (
+    Lead,
+    Record,
+    decode_record,
+    encode_record,
+    kind_of,
+    model_of,
+    version_of,
+)
 from admin_server.ledger.state import CellState, apply, decode_state, encode_state
 from admin_server.storage.envelope import CorruptLog
 from admin_server.storage.record_log import Deposed, LateRecord, LogContents, RecordLog
@@ -22,6 +30,7 @@ from admin_server.storage.store_check import StoreHealth
 from admin_server.storage.store_mark import StoreMark
 from sax.errors import (
     AdminUnavailable,
+    InvalidRequest,
     ModelExists,
     NotFound,
     NotLeading,
@@ -29,12 +38,8 @@ from sax.errors import (
     StateLost,
 )
 from sax.names import CellId
-from sax.storage.object_store import (
-    TIMEOUT_S,
-    ObjectStore,
-    StoreReplaced,
-    StoreUnavailable,
-)
+from sax.storage.object_store import TIMEOUT_S, ObjectStore, StoreReplaced, StoreUnavailable
+from sax.types import Event
 
 _log = logging.getLogger(__name__)
 _RECENT = 50
@@ -291,3 +296,33 @@ def _unconfirmed(why: str) -> AdminUnavailable:
         f"the change could not be confirmed as durable: {why}. It may still take effect, "
         "as a whole or not at all: check, then try again"
     )
+
+
+USUAL_EVENTS = 100
+_MOST_EVENTS = 1000  # per response; `before` pages further back
+
+
+def event_of(entry: Entry) -> Event:
+    record = entry.record
+    return Event(
+        sequence=entry.sequence,
+        at_s=record.at_s,
+        kind=kind_of(record),
+        model_id=model_of(record),
+        by=record.by,
+        version=version_of(record),
+        text=record.note,
+    )
+
+
+def check_page(before: int, limit: int) -> int:
+    """The number of events to return. Raises InvalidRequest naming the bad number."""
+    if before < 0:
+        raise InvalidRequest(
+            f"before {before}: use the number of an event, or 0 for the newest", param="before"
+        )
+    if not 0 <= limit <= _MOST_EVENTS:
+        raise InvalidRequest(
+            f"limit {limit}: use 1 to {_MOST_EVENTS}, or 0 for {USUAL_EVENTS}", param="limit"
+        )
+    return limit or USUAL_EVENTS

@@ -1,4 +1,4 @@
-"""Format of every object of a cell in the store: numbered, named and checksummed.
+"""Objects of a cell in the store: numbered, named and checksummed, and series of them.
 
 Each object carries its cell, kind, number and writer, and a checksum over all of it and its JSON
 text, so that a reader detects one that is torn or foreign.
@@ -6,14 +6,19 @@ text, so that a reader detects one that is torn or foreign.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import logging
 import re
+import uuid
 from collections.abc import Sequence
 
 import msgspec
 
 from sax.errors import SaxError
 from sax.names import CellId
+from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 
 _FORMAT = 1
 _NUMBER = re.compile(r"\d{12}")
@@ -55,7 +60,7 @@ def numbers_of(names: Sequence[str]) -> list[int]:
 
 
 def known_numbers(names: Sequence[str]) -> list[int]:
-    """The numbers of listed names, sorted; foreign names are passed over (see foreign_objects)."""
+    """The numbers of listed names, sorted; foreign names are passed over (see leadership)."""
     tails = (name.rpartition("/")[2] for name in names)
     return sorted(int(tail) for tail in tails if _NUMBER.fullmatch(tail))
 
@@ -94,3 +99,78 @@ def unwrap(cell: CellId, kind: str, number: int, data: bytes) -> tuple[str, byte
 def _checksum(cell: CellId, kind: str, number: int, writer: str, text: bytes) -> str:
     head = f"{_FORMAT} {cell} {kind} {number} {writer} ".encode()
     return hashlib.sha256(head + text).hexdigest()
+
+
+Position = tuple[int, int]  # term, number
+_READ_TRIES = 5
+_log = logging.getLogger(__name__)
+
+
+class Series:
+    """Objects of one kind, of which only the newest counts, for one process: a leader's beats, or
+    its list of servers. Numbered within the term of the leader that writes them; each write deletes
+    the older ones.
+
+        sax/<cell>/<kind>/<term>/<number>
+    """
+
+    def __init__(self, store: ObjectStore, cell: CellId, kind: str) -> None:
+        self._store = store
+        self._cell = cell
+        self._kind = kind
+        self._writer = uuid.uuid4().hex
+        self._number = 0
+
+    async def write(self, term: int, text: bytes) -> int:
+        """Write the newest and delete the older ones. Returns the highest term that ever wrote.
+
+        Raises StoreUnavailable.
+        """
+        self._number += 1  # even after a failure: the write may have landed
+        kind = self._kind_of(term)
+        data = wrap(self._cell, kind, self._number, self._writer, text)
+        # A backend that retries may find its own first try.
+        with contextlib.suppress(ObjectExists):
+            await self._store.create(name_of(self._cell, kind, self._number), data)
+        places = await self._places()
+        older = [place for place in places if place < (term, self._number)]
+        await self._store.delete([self._name(place) for place in older])
+        return max(places, default=(term, 0))[0]  # none: someone is emptying the bucket
+
+    async def newest(self) -> tuple[Position, bytes] | None:
+        """The newest intact object and its position. Raises StoreUnavailable."""
+        for _ in range(_READ_TRIES):
+            places = await self._places()
+            try:
+                return await self._newest_of(places)
+            except ObjectMissing:  # replaced by a newer one meanwhile
+                await asyncio.sleep(0)
+        return None
+
+    async def _newest_of(self, places: list[Position]) -> tuple[Position, bytes] | None:
+        for place in reversed(places):
+            data = await self._store.get(self._name(place))
+            try:
+                return place, unwrap(self._cell, self._kind_of(place[0]), place[1], data)[1]
+            except CorruptLog as exc:
+                _log.error("%s; going by the one before", exc.text)
+        return None
+
+    async def _places(self) -> list[Position]:
+        names = await self._store.names(folder_of(self._cell, self._kind))
+        places = [_place(name) for name in names]
+        for name, place in zip(names, places, strict=True):
+            if place is None:
+                _log.error("%s is foreign: move it elsewhere", name)
+        return sorted(place for place in places if place is not None)
+
+    def _kind_of(self, term: int) -> str:
+        return f"{self._kind}/{term:012d}"
+
+    def _name(self, place: Position) -> str:
+        return name_of(self._cell, self._kind_of(place[0]), place[1])
+
+
+def _place(name: str) -> Position | None:
+    *_, term, number = ["", "", *name.split("/")]
+    return (int(term), int(number)) if term.isdigit() and number.isdigit() else None

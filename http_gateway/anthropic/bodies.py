@@ -13,16 +13,17 @@ from http_gateway.anthropic.content import UNTIL_NEXT
 from http_gateway.anthropic.context_edits import MOST_EDITS, MOST_NAMES
 from http_gateway.anthropic.schema import (
     COUNT_UNCHANGED,
+    DISPLAYS,
     EFFORTS,
+    KINDS,
     MESSAGE_UNCHANGED,
+    MISMATCHES,
     CountRequest,
     MessageRequest,
 )
-from http_gateway.anthropic.thinking import DISPLAYS, KINDS, MISMATCHES
 from http_gateway.anthropic.tools import CHOICES
 from http_gateway.anthropic.tools import UNCHANGED as TOOL_UNCHANGED
-from http_gateway.images.image_link import MEDIA_TYPES
-from http_gateway.images.image_schema import base64_schema, url_schema
+from http_gateway.images.image_link import MEDIA_TYPES, base64_schema, url_schema
 from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from http_gateway.anthropic.blocks import check_cache_control
-from http_gateway.mcp.calls import NamedServer
+from http_gateway.mcp import NamedServer
 from http_gateway.openai.tools import (
     called_name,
     object_at,

@@ -9,9 +9,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from http_gateway.anthropic.context_edits import AppliedEdit
-from http_gateway.chats.call_input import call_input
-from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.mcp.rounds import Made, WaitingCall
+from http_gateway.chat_answer import DividedAnswer, call_input
+from http_gateway.mcp import Made, WaitingCall
 from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import named_event
 from sax.dialects.events import (
@@ -23,7 +22,7 @@ from sax.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from sax.mcp.session import McpOutcome
+from sax.mcp import McpOutcome
 from sax.types import Message, TokenChunk
 
 StopReason = Literal[

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from http_gateway import problems
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.anthropic.bodies import COUNT, MESSAGE
 from http_gateway.anthropic.content import listed_tools
 from http_gateway.anthropic.context_edits import AppliedEdit, edited
@@ -44,16 +44,8 @@ from http_gateway.anthropic.schema import (
 )
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.chats.answering import (
-    ChatAnswering,
-    ChatQuestion,
-    ChatStream,
-    renamed,
-    with_hints,
-)
-from http_gateway.mcp.calls import McpCalls
-from http_gateway.mcp.rounds import Made, run_rounds
-from http_gateway.mcp.servers import McpServers
+from http_gateway.chat_answer import ChatAnswering, ChatQuestion, ChatStream, renamed, with_hints
+from http_gateway.mcp import Made, McpCalls, McpServers, run_rounds
 from http_gateway.openai.tools import check_tools, known_tool
 from http_gateway.openapi import JSON, WITH_MODEL, AnthropicError, EventKinds, operation
 from http_gateway.streams.sse import Feed, named_event

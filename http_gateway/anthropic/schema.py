@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -17,18 +18,70 @@ from http_gateway.anthropic.blocks import check_cache_control
 from http_gateway.anthropic.content import AnthropicTurn, read_chat, referenced_tools
 from http_gateway.anthropic.context_edits import Edit, read_edits
 from http_gateway.anthropic.mcp_servers import AnthropicServer, read_servers
-from http_gateway.anthropic.thinking import AskedThinking, read_thinking
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import object_at, refuse_others
 from http_gateway.openai.unsupported import refuse_unsupported
-from sax.client.routing.affinity import current_session
+from sax.client.routing import current_session
 from sax.errors import InvalidRequest, NotFound, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
 from sax.types import ChatOptions, Message, SamplingParams
+
+KINDS = ("enabled", "disabled", "adaptive")
+DISPLAYS = ("summarized", "updates", "omitted")
+MISMATCHES = ("error", "drop_block")
+_BUDGET = field(RequestRoute.MESSAGES, "thinking.budget_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedThinking:
+    kind: str = ""  # one of KINDS; "": as the model's template has it
+    budget: int | None = None  # tokens of reasoning
+    # With False the blocks of reasoning are empty. Else they have all of it: no model here writes
+    # summaries or updates.
+    shown: bool = True
+
+
+def read_thinking(value: Mapping[str, object] | None) -> AskedThinking:
+    """Raises InvalidRequest or UnsupportedParameter naming the field."""
+    if value is None:
+        return AskedThinking()
+    fields = dict(value)
+    kind, budget = fields.pop("type", None), fields.pop("budget_tokens", None)
+    display, binding = fields.pop("display", None), fields.pop("block_binding", None)
+    kind = _one_of(KINDS, kind, "thinking.type")
+    if display is not None:
+        display = _one_of(DISPLAYS, display, "thinking.display")
+    # Reasoning is not signed here, so that none fails the check that block_binding is about.
+    if binding not in (None, {}, *({"prefix_mismatch_behavior": each} for each in MISMATCHES)):
+        raise InvalidRequest(
+            "thinking.block_binding: send a prefix_mismatch_behavior of error or drop_block",
+            param="thinking.block_binding",
+        )
+    refuse_unsupported(fields, {}, at="thinking.")
+    return AskedThinking(kind, _read_budget(kind, budget), display != "omitted")
+
+
+def _one_of(known: tuple[str, ...], value: object, at: str) -> str:
+    if isinstance(value, str) and value in known:
+        return value
+    raise InvalidRequest(f"{at} is {quoted(value)}: give one of {', '.join(known)}", param=at)
+
+
+def _read_budget(kind: str, value: object) -> int | None:
+    if (kind == "enabled") != (value is not None):
+        raise InvalidRequest(
+            "thinking.budget_tokens belongs to the type enabled, and only there",
+            param="thinking.budget_tokens",
+        )
+    if value is None:
+        return None
+    _BUDGET.read(value)
+    return value if isinstance(value, int) else None
+
 
 _ROUTE = RequestRoute.MESSAGES
 _SCHEMA = field(RequestRoute.STREAM, "json_schema")

@@ -1,4 +1,4 @@
-"""Images as bodies give them: in a data URL, at a URL, or as base64."""
+"""Images and sounds as bodies give them: in a data URL, at a URL, or as base64."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sax.chat import Content, Image
+from http_gateway.openapi import Schema
+from sax.chat import Content, Image, Sound
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.fields.field import RequestField
+from sax.fields.field import RequestField, RequestRoute
+from sax.fields.table import field
 from sax.format import quoted
 
 MEDIA_TYPES = ("image/jpeg", "image/png", "image/webp")
@@ -103,3 +105,50 @@ def _bytes_of(text: str) -> Iterator[bytes]:
         if start + _PIECE < len(text) and "=" in piece:
             raise ValueError("it ends before its end")
         yield binascii.a2b_base64(piece, strict_mode=True)
+
+
+# The decoder looks at the file itself: the name is checked so that others are refused early.
+SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "opus")
+
+
+@dataclass(frozen=True, slots=True)
+class SoundLink(ImageLink):
+    """A sound that is still to be decoded; `data` is empty and `url` a data URL."""
+
+    def takes(self, media_type: str) -> bool:
+        return True  # `read_sound` wrote it
+
+    def made(self, data: bytes) -> Sound:
+        return Sound(data, self.name)
+
+
+def read_sound(data: object, form: object, at: str, name: str, row: RequestField) -> SoundLink:
+    """Return the sound of a base64 text. at: path of the object; name: path of the part.
+
+    Raises InvalidRequest.
+    """
+    if not isinstance(data, str):
+        raise InvalidRequest(f"{at}.data: send the sound as base64", param=f"{at}.data")
+    row.check_text(data, f"{at}.data")
+    if form not in SOUND_FORMATS:
+        raise InvalidRequest(
+            f"{at}.format is {quoted(form)}: send {', '.join(SOUND_FORMATS)}", param=f"{at}.format"
+        )
+    return SoundLink(b"", name, f"data:audio/{form};base64,{data}")
+
+
+_BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+DETAIL: Schema = {"enum": [None, *DETAILS]}
+
+
+def base64_schema(route: RequestRoute, name: str) -> Schema:
+    return {"type": "string", "pattern": f"^{_BASE64}$", "maxLength": field(route, name).bytes}
+
+
+def url_schema(route: RequestRoute, name: str) -> Schema:
+    return {
+        "type": "string",
+        "pattern": f"^data:image/(jpe?g|png|webp);base64,{_BASE64}$",
+        "maxLength": field(route, name).bytes,
+        "description": "Or an http or https URL of a host in the gateway's --media_hosts.",
+    }

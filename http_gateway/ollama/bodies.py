@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from http_gateway.images.image_schema import base64_schema
+from http_gateway.images.image_link import base64_schema
 from http_gateway.ollama.changes import (
     CREATE_UNCHANGED,
     PULL_UNCHANGED,
@@ -35,13 +35,7 @@ from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import Kind, RequestField, RequestRoute
-from sax.fields.table import (
-    MODEL_BYTES,
-    OLLAMA_OPTIONS,
-    TOOL_TEXT_BYTES,
-    TOOLS,
-    field,
-)
+from sax.fields.table import MODEL_BYTES, OLLAMA_OPTIONS, TOOL_TEXT_BYTES, TOOLS, field
 from sax.names import MODEL_ID_PATTERN
 
 _CHAT, _GENERATE = RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE

@@ -10,9 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from http_gateway.chats.call_input import call_input
-from http_gateway.chats.divided_answer import DividedAnswer
-from http_gateway.chats.stopwatch import Stopwatch
+from http_gateway.chat_answer import DividedAnswer, Stopwatch, call_input
 from http_gateway.openai.logprobs import LEAST_LOGPROB
 from http_gateway.openai.shape import Shape
 from sax.dialects.events import (

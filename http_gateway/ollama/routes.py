@@ -15,11 +15,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from http_gateway import problems
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.chats.answering import ChatAnswering, ChatQuestion, ChatStream
-from http_gateway.chats.stopwatch import Stopwatch
+from http_gateway.chat_answer import ChatAnswering, ChatQuestion, ChatStream, Stopwatch
 from http_gateway.ollama.bodies import CHAT, EMBED, GENERATE, OLD_EMBED
 from http_gateway.ollama.names import untagged
 from http_gateway.ollama.reply import (

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded, checked
 from http_gateway.openai.chat_tools import KINDS, custom_names, to_tools
-from http_gateway.openai.tool_choice import read_choice
+from http_gateway.openai.tools import read_choice
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NoReturn, cast
 
-from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
-from http_gateway.images.sound_link import SoundLink, read_sound
+from http_gateway.images.image_link import (
+    ImageLink,
+    SoundLink,
+    check_detail,
+    joined,
+    read_sound,
+    read_url,
+)
 from http_gateway.openai.tools import object_at
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from http_gateway import problems
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.openai import reply

@@ -22,7 +22,7 @@ from http_gateway.openai.unsupported import (
     STREAM_OPTIONS_UNCHANGED,
     refuse_unsupported,
 )
-from sax.client.routing.affinity import current_session
+from sax.client.routing import current_session
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING

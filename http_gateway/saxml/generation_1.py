@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.limits.models import check_allowed
+from http_gateway.limits import check_allowed
 from http_gateway.saxml.described import GENERATION_1, generation_1_body
 from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest

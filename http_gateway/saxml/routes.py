@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.limits.models import check_allowed, visible, visible_events
+from http_gateway.limits import check_allowed, visible, visible_events
 from http_gateway.saxml import described
 from http_gateway.saxml.schema import (
     CanaryBody,

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.streams.body_writer import BodyWriter, ConnectionWriter
 from sax.errors import Internal, SaxError
 

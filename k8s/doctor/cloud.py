@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from k8s.doctor.nodes import wanted_slices
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
+from k8s.render.bucket import ACCOUNTS
 from k8s.render.fields import Object, label, name_of, number, parse_quantity, part, parts, text
-from k8s.render.rights import ACCOUNTS
 from sax.finding import OK, PROBLEM, WARNING, Finding, some
 from sax.slices import NODE_POOL_LABEL, TPU
 

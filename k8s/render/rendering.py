@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from k8s.render.bucket import MODEL_SERVER, folder_commands, impersonation_commands
 from k8s.render.fields import pod_of
 from k8s.render.gcloud import HEAD_NEEDS, LEAST, head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
@@ -18,7 +19,6 @@ from k8s.render.packaged import control_plane
 from k8s.render.pathways.component import PROGRAMS, WORKER
 from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
-from k8s.render.rights import MODEL_SERVER, folder_commands, impersonation_commands
 from sax.distribution import version
 from sax.errors import Internal
 from sax.format import on_one_line

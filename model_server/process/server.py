@@ -85,7 +85,7 @@ from sax.proto import (
     vision_pb2,
     vision_pb2_grpc,
 )
-from sax.tracing.tracer import NO_TRACER, Tracer
+from sax.tracing import NO_TRACER, Tracer
 from sax.types import ModelSpec, ServerInfo
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.rpc import server_options

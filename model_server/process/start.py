@@ -16,7 +16,7 @@ from model_server.process.jax_setup import start_profiler
 from model_server.process.server import Hosts, ModelServer
 from sax.errors import LoadFailed, ReplicaLost
 from sax.host import loop_factory
-from sax.tracing.otlp import tracer_of
+from sax.tracing import tracer_of
 
 
 def import_modules(names: Sequence[str]) -> None:

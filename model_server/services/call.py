@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sax.auth.address import account_of_peer
+from sax import tracing
+from sax.auth.acl import account_of_peer
 from sax.auth.credentials import ACCOUNT_KEY
 from sax.fields.table import MOST_TIMEOUT_S
-from sax.tracing import trace_context
 
 TRAILER = "query_cost_v0"
 
@@ -31,7 +31,7 @@ def account_of_call(context: Any) -> str:
 def traceparent_of_call(context: Any) -> str:
     """Return the span that the caller names; "" for none."""
     metadata: dict[str, str] = dict(context.invocation_metadata() or ())
-    return metadata.get(trace_context.KEY, "")
+    return metadata.get(tracing.TRACEPARENT, "")
 
 
 def time_left_s(context: Any) -> float | None:

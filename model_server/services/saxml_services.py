@@ -36,7 +36,7 @@ from sax.proto import (
     vision_pb2,
     vision_pb2_grpc,
 )
-from sax.speech.transcripts import TranscriptRequest
+from sax.speech import TranscriptRequest
 from sax.types import GenerateRequest
 from sax.wire.extra_inputs import (
     refuse_extra_inputs,

@@ -45,8 +45,7 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads, to_encode
 from sax.auth.acl import caller
 from sax.errors import ReplicaLost, SaxError
-from sax.tracing.trace_context import TraceContext
-from sax.tracing.tracer import NO_TRACER, Tracer
+from sax.tracing import NO_TRACER, TraceContext, Tracer
 from sax.types import GenerateRequest
 
 logger = logging.getLogger(__name__)

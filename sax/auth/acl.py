@@ -1,4 +1,4 @@
-"""Access control lists, as operators write them.
+"""Access control lists, as operators write them, and callers: principals, or accounts by address.
 
 alice, bob      these two principals
 *               every authenticated caller (Saxml writes acl/all)
@@ -7,10 +7,12 @@ alice, bob      these two principals
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from sax.auth.key_limits import UNLIMITED, KeyLimits
 from sax.errors import InvalidRequest
@@ -168,3 +170,28 @@ def check_method(method: str, param: str) -> str:
             param=param,
         )
     return method
+
+
+_NETWORK_BITS = 64  # of an IPv6 address; the rest is the client's to choose
+
+
+def account_of_host(host: str) -> str:
+    """Return the account of a caller that did not authenticate: one per IPv4 address or network of
+    IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))
+        address = address.ipv4_mapped
+    return str(address)
+
+
+def account_of_peer(peer: str) -> str:
+    """Return the account of a gRPC peer: ipv4:1.2.3.4:567, ipv6:%5B::1%5D:567, unix:/path."""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    return account_of_host(rest.rpartition(":")[0].strip("[]"))

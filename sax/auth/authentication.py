@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from sax.auth import acl
 from sax.auth.acl import ANYONE, Principal, enter_call
 from sax.auth.credentials import OPENER_KEY, TOKEN_KEY, TOKEN_VARIABLE, bearer_token
-from sax.auth.token_file import TokenFile
-from sax.auth.token_source import TokenLines
+from sax.auth.token_file import TokenFile, TokenLines
 from sax.errors import Unauthenticated
 
 # Probes and tools call these without credentials; they reveal only that the process is alive and

@@ -15,14 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sax.errors import (
-    AdminUnavailable,
-    InvalidRequest,
-    PermissionDenied,
-    SaxError,
-    Unauthenticated,
-)
-from sax.tracing import trace_context
+from sax import tracing
+from sax.errors import AdminUnavailable, InvalidRequest, PermissionDenied, SaxError, Unauthenticated
 
 if TYPE_CHECKING:
     import grpc
@@ -131,7 +125,7 @@ def call_metadata() -> Metadata:
     told = (
         (TOKEN_KEY, token and SCHEME + token),
         (ACCOUNT_KEY, presented_account()),
-        (trace_context.KEY, trace_context.current()),
+        (tracing.TRACEPARENT, tracing.current()),
     )
     return tuple((key, value) for key, value in told if value)
 

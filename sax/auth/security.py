@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sax.auth.acl import Acl, parse_acl
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import read_pem
-from sax.auth.token_source import TOKENS_VARIABLE, both_given, token_source, tokens_given
+from sax.auth.token_file import TOKENS_VARIABLE, both_given, token_source, tokens_given
 from sax.errors import InvalidRequest
 
 if TYPE_CHECKING:

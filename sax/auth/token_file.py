@@ -1,15 +1,18 @@
-"""File of accepted tokens, reread when it changes.
+"""The accepted tokens of a server: its --tokens file, reread when it changes, or SAX_TOKENS.
 
 A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. The limits of NAME may follow
 (`sax.auth.key_limits`). Lines that start with # are comments. A name may have several lines, so
 that a token can be rotated without a gap; they share the limits of the name, so each has to state
 the same ones. The file holds hashes only, so reading it grants no access.
+The variable holds what the file would, for containers without a place for a file. A process reads
+it once: to change its keys, start it again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -139,3 +142,41 @@ def hash_token(token: str) -> bytes:
 def token_line(name: str, token: str, limits: KeyLimits = UNLIMITED) -> str:
     """Format the file's line for a token. Raises InvalidRequest for an invalid name."""
     return f"{check_name(name, 'name')} {hash_token(token).hex()} {limits}".rstrip()
+
+
+TOKENS_VARIABLE = "SAX_TOKENS"
+
+
+class TokenLines:
+    """Looks up principals by token, in lines like those of a token file."""
+
+    def __init__(self, text: str, source: str) -> None:
+        """Raises InvalidRequest naming the source, and the line that cannot be parsed."""
+        self._principals = parse_tokens(text, source)
+
+    def find(self, token: str) -> Principal | None:
+        return self._principals.get(hash_token(token))
+
+    def named(self, name: str) -> Principal | None:
+        return named_in(self._principals, name)
+
+
+def tokens_given(path: str) -> bool:
+    """True if callers must authenticate by token. path: of --tokens, "" without it."""
+    return bool(path) or TOKENS_VARIABLE in os.environ
+
+
+def token_source(path: str) -> TokenFile | TokenLines | None:
+    """Return the tokens to accept; None: authentication by token is off. Raises InvalidRequest."""
+    text = os.environ.get(TOKENS_VARIABLE)  # empty: closed to everybody, not open
+    if path and text is not None:
+        raise both_given(path)
+    if path:
+        return TokenFile(path)
+    return None if text is None else TokenLines(text, TOKENS_VARIABLE)
+
+
+def both_given(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"--tokens {path} and {TOKENS_VARIABLE} are both given: keep one of them", param="tokens"
+    )

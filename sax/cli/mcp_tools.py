@@ -18,8 +18,7 @@ from sax.chat import Message, Tool, ToolCall
 from sax.command import printable, say
 from sax.errors import InvalidRequest
 from sax.format import shortened
-from sax.mcp.http_transport import HttpTransport
-from sax.mcp.session import Body, McpFailed, McpLimits, McpOutcome, McpSession, message_of
+from sax.mcp import Body, HttpTransport, McpFailed, McpLimits, McpOutcome, McpSession, message_of
 
 _LIMITS = McpLimits(seconds=60)
 _REFUSED = McpOutcome("The user did not approve this call.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from sax.client.async_client import AsyncClient
 from sax.client.blocking_client import Client
-from sax.client.routing.affinity import in_session
+from sax.client.routing import in_session
 from sax.client.watch import Change, WatchEvent
 
 __all__ = ["AsyncClient", "Change", "Client", "WatchEvent", "in_session"]

@@ -32,7 +32,7 @@ from sax.client.losses import (
     end_of_stream,
     is_death,
 )
-from sax.client.routing.choice import ServerLoad
+from sax.client.routing import ServerLoad
 from sax.errors import Cancelled, DeadlineExceeded, InvalidRequest, ReplicaLost, SaxError, fresh
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk

@@ -11,17 +11,18 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
-from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, Suspects, shorter
+from sax.client.attempts import (
+    ANY_ROUTE,
+    Attempts,
+    ResumableAnswer,
+    RetryLimits,
+    Route,
+    Suspects,
+    shorter,
+)
 from sax.client.connection import ModelServerConnection
 from sax.client.replicas import AdminSource, Explain, Replicas
-from sax.client.resumable_answer import ResumableAnswer
-from sax.client.routing.affinity import (
-    ANYWHERE,
-    Affinity,
-    affinity_of,
-    current_session,
-    within_session,
-)
+from sax.client.routing import ANYWHERE, Affinity, affinity_of, current_session, within_session
 from sax.errors import NotLoaded, ReplicaLost, SaxError
 from sax.names import ModelId
 from sax.types import GenerateRequest, TokenChunk

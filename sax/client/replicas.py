@@ -18,8 +18,7 @@ from sax.auth.credentials import own_account, told_to_user
 from sax.client.attempts import Attempts, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.readiness import not_ready_because
-from sax.client.routing.affinity import Affinity
-from sax.client.routing.choice import RecentReplicas, choose, sides
+from sax.client.routing import Affinity, RecentReplicas, choose, sides
 from sax.client.watch import Watched, WatchSource, follow
 from sax.errors import (
     Cancelled,

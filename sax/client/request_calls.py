@@ -13,15 +13,10 @@ from sax.activity import SERVED_PHASES, ServedPhase
 from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
-from sax.client.routing.affinity import ANYWHERE, Affinity, prefix_affinity
+from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
 from sax.passes import Classified, Embedded, Gradients, PairScores, Ranked, ranked
 from sax.proto import lm_pb2, tokens_pb2
-from sax.speech.transcripts import (
-    TranscriptPart,
-    TranscriptRequest,
-    WholeTranscript,
-    whole_transcript,
-)
+from sax.speech import TranscriptPart, TranscriptRequest, WholeTranscript, whole_transcript
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,

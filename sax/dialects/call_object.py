@@ -11,8 +11,7 @@ from collections.abc import Generator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-from sax.dialects.json_scan import JsonScan
-from sax.dialects.text_reader import TextReader
+from sax.dialects.text_reader import JsonScan, TextReader
 
 _BLANK = r"[ \n\t\r]{0,16}"
 _ARGUMENTS = ("arguments", "parameters")

@@ -8,7 +8,7 @@ import math
 import os
 from dataclasses import dataclass
 
-from sax.auth.token_source import TOKENS_VARIABLE
+from sax.auth.token_file import TOKENS_VARIABLE
 from sax.config import GATEWAY_PORT
 
 GENERATION_VARIABLE = "SAXML_GENERATION"

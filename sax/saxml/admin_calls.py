@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.names import ModelId
-from sax.saxml.cell_client import client_of
-from sax.saxml.options import AdminOptions
+from sax.saxml.options import AdminOptions, client_of
 
 _HOST = "127.0.0.1"
 

@@ -10,8 +10,7 @@ from sax.client import Client
 from sax.client.attempts import ANY_ROUTE, Route
 from sax.names import ModelId
 from sax.proto import audio_pb2, common_pb2, lm_pb2, multimodal_pb2, vision_pb2
-from sax.saxml.cell_client import client_of
-from sax.saxml.options import ModelOptions, Options
+from sax.saxml.options import ModelOptions, Options, client_of
 from sax.status import Status, StatusNotOk
 from sax.wire import services
 from sax.wire.services import Reply, RpcMethod

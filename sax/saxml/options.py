@@ -1,13 +1,17 @@
-"""Options of Saxml's Python API; each is honoured, or refused by name."""
+"""Options of Saxml's Python API, each honoured or refused by name, and the clients behind it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sax import config
+from sax.client import Client
 from sax.client.attempts import Route
+from sax.client.location import admin_address
 from sax.errors import InvalidRequest
+from sax.names import CellId, ModelId
 from sax.proto import common_pb2
 from sax.wire.extra_inputs import encode_extra_inputs
 
@@ -110,3 +114,14 @@ class ModelOptions:
                 f"the extra input {key!r} was already set with another kind of value", param=key
             )
         self._inputs[key] = value
+
+
+def client_of(name: str) -> Client:
+    """Return the client of the cell that a cell's or a model's name names."""
+    cell = (CellId if name.count("/") == 2 else ModelId).parse(name).cell
+    return client_at(admin_address(cell=cell))
+
+
+@functools.cache  # Saxml's functions have no client object to own one
+def client_at(address: str) -> Client:
+    return Client(address)

@@ -23,7 +23,7 @@ from sax.types import (
     ServerTypeStat,
     Traffic,
 )
-from sax.wire.statuses import decode_progress, decode_state, encode_progress, encode_state
+from sax.wire.models import decode_progress, decode_state, encode_progress, encode_state
 
 _NAMES = tuple(each.name for each in fields(Activity))
 

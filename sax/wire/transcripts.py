@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sax.proto import transcripts_pb2
-from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
+from sax.speech import Segment, TimedWord, TranscriptPart, TranscriptRequest
 
 
 def encode_transcribe(request: TranscriptRequest) -> transcripts_pb2.TranscribeRequest:

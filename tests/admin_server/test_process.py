@@ -16,9 +16,9 @@ import pytest
 from admin_server.__main__ import parse
 from admin_server.assignment.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
-from admin_server.leadership.leadership import LeadTiming, decode_membership
+from admin_server.leadership import LeadTiming, decode_membership
 from admin_server.process import Running, running
-from admin_server.storage.series import Series
+from admin_server.storage.envelope import Series
 from sax.client.location import admin_address
 from sax.errors import NotLeading, SaxError
 from sax.proto import admin_pb2, admin_pb2_grpc

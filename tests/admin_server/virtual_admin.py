@@ -20,7 +20,7 @@ from admin_server.cell.cell import Cell
 from admin_server.cell.modelets import GrpcModelets
 from admin_server.cell.reconciler import Timing
 from admin_server.config import AdminConfig
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.process import Running
 from admin_server.storage.store_check import StoreHealth

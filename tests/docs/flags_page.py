@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 
 from admin_server.__main__ import make_parser as admin
-from http_gateway.flags import make_parser as gateway
+from http_gateway.config import make_parser as gateway
 from model_server.flags.command_line import make_parser as model
 
 _HEAD = """# Flags of the servers

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from admin_server.__main__ import parse as parse_admin
-from http_gateway.flags import parse_flags
+from http_gateway.config import parse_flags
 from model_server.flags.command_line import make_config
 from model_server.multihost.membership import membership
 from sax.cli.main import app

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sax.saxml import cell_client
+from sax.saxml.options import client_at
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import Cell
 
@@ -40,7 +40,7 @@ def saxml_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Cell], None]
 
         def point(cell: Cell) -> None:
             monkeypatch.setenv("SAX_ADMIN", cell.plan.admin_address)
-            clients.callback(cell_client.client_at.cache_clear)
-            clients.callback(lambda: cell_client.client_at(cell.plan.admin_address).close())
+            clients.callback(client_at.cache_clear)
+            clients.callback(lambda: client_at(cell.plan.admin_address).close())
 
         yield point

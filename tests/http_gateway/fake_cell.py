@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from sax.activity import ServedPhase
 from sax.canary import check_percent
-from sax.client.routing.affinity import current_session
+from sax.client.routing import current_session
 from sax.errors import (
     InvalidRequest,
     ModelExists,
@@ -36,7 +36,7 @@ from sax.flags.last_lines import LogLine
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling, settle
-from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
+from sax.speech import Segment, TimedWord, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     Canary,

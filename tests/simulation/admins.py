@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 
 from admin_server.cell.cell import Cell
 from admin_server.cell.reconciler import Timing
-from admin_server.leadership.leadership import Leadership, LeadTiming
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole, Leadership, LeadTiming
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.store_check import StoreHealth
 from admin_server.storage.store_mark import StoreMark

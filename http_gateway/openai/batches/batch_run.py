@@ -12,8 +12,7 @@ from functools import partial
 
 from http_gateway.openai.batches.input_lines import BatchLine, check_lines, lines_of, read_line
 from http_gateway.openai.batches.kept_batches import PREFIX, KeptBatches, LogMoved, Place
-from http_gateway.openai.batches.line_runner import LineRunner, LineTurn, line_text
-from http_gateway.openai.batches.line_slots import LineSlots
+from http_gateway.openai.batches.line_runner import LineRunner, LineSlots, LineTurn, line_text
 from http_gateway.openai.batches.records import (
     BatchBeat,
     BatchChecked,

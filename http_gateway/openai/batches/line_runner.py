@@ -1,8 +1,10 @@
-"""LineRunner: answers one line of a batch as its route would, on behalf of the batch's key."""
+"""LineRunner: answers one line of a batch as its route would, on behalf of the batch's key.
+LineSlots: how many run at once."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +18,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message, Scope
 
-from http_gateway.access.record import RequestRecord, new_request_id
+from http_gateway.access import RequestRecord, new_request_id
 from http_gateway.catalog import Catalog
-from http_gateway.limits.limiter import Limiter
-from http_gateway.limits.middleware import explained
+from http_gateway.limits import Limiter, explained
 from http_gateway.openai.batches.input_lines import BatchLine
 from http_gateway.openai.batches.records import BatchOrder, LineResult
 from http_gateway.problems import answer
@@ -187,3 +188,34 @@ def line_text(
         "error": error,
     }
     return msgspec.json.encode(whole).decode()
+
+
+_LOOK_S = 0.2  # until it is seen that nobody waits any more
+
+
+class LineSlots:
+    """Lines of batches at once, of which one goes on while somebody waits for an answer.
+
+    Model servers share their slots among accounts, and a priority counts within one only. So it is
+    the gateway that keeps batches behind the requests that people wait for.
+    """
+
+    def __init__(self, most: int, busy: Callable[[], bool]) -> None:
+        """busy: True while this gateway serves requests."""
+        self._most = most
+        self._busy = busy
+        self._running = 0
+        self._freed = asyncio.Event()
+
+    async def acquire(self) -> None:
+        """Wait until one more line may run."""
+        while self._running >= (1 if self._busy() else self._most):
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._freed.wait()
+        self._running += 1
+
+    def release(self) -> None:
+        self._running -= 1
+        self._freed.set()

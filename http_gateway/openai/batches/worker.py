@@ -12,22 +12,31 @@ from dataclasses import dataclass
 
 from http_gateway.openai.batches.batch_run import BatchPace, BatchRun
 from http_gateway.openai.batches.kept_batches import KeptBatches, Place
-from http_gateway.openai.batches.line_runner import LineRunner
-from http_gateway.openai.batches.line_slots import LineSlots
+from http_gateway.openai.batches.line_runner import LineRunner, LineSlots
 from http_gateway.openai.batches.records import BatchBeat
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.streams.sse import stop
 from sax.errors import Unavailable
 
-# BatchLease: decides from a gateway's beats whether another may run its batch.
-#
-# By the watcher's own clock alone: the clocks of two machines need not agree. A wrong decision
-# costs some lines answered in vain, and never one told twice: the batch's log is the fence.
+log = logging.getLogger(__name__)
+
+# Batches at once; the others wait, or another gateway takes them. Those of a key with low limits
+# may take days, and hold up no others.
+_MOST_RUNS = 64
+_MOST_OF_OWNER = 4
+_SWEEP_S = 3600.0
+
+Sweep = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLease:
-    """One look at a batch's newest claim, and since when it has looked like this."""
+    """One look at a batch's newest claim, and since when it has looked like this.
+
+    Decides from a gateway's beats whether another may run its batch, by the watcher's own clock
+    alone: the clocks of two machines need not agree. A wrong decision costs some lines answered in
+    vain, and never one told twice: the batch's log is the fence.
+    """
 
     claim: int = 0  # 0: nobody ever claimed it
     beat: BatchBeat | None = None
@@ -43,17 +52,6 @@ class BatchLease:
         if self.claim == 0 or (self.beat is not None and self.beat.resigned):
             return True
         return now_s - self.since_s >= patience_s
-
-
-log = logging.getLogger(__name__)
-
-# Batches at once; the others wait, or another gateway takes them. Those of a key with low limits
-# may take days, and hold up no others.
-_MOST_RUNS = 64
-_MOST_OF_OWNER = 4
-_SWEEP_S = 3600.0
-
-Sweep = Callable[[], Awaitable[None]]
 
 
 class BatchWorker:

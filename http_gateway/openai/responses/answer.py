@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
-from http_gateway.mcp.rounds import Made, WaitingCall
+from http_gateway.mcp import Made, WaitingCall
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.responses.conversation import to_conversation
@@ -34,7 +34,7 @@ from sax.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-from sax.mcp.session import McpOutcome
+from sax.mcp import McpOutcome
 from sax.types import Message, TokenChunk
 
 

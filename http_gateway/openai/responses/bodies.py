@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from http_gateway.images.image_schema import DETAIL, url_schema
+from http_gateway.images.image_link import DETAIL, url_schema
 from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.responses.conversation import IMAGE_PART
 from http_gateway.openai.responses.schema import (
@@ -18,8 +18,7 @@ from http_gateway.openai.responses.schema import (
     ResponseRequest,
 )
 from http_gateway.openai.responses.tools import LEFT_OUT, MCP
-from http_gateway.openai.tool_choice import ALLOWED, KINDS, MODES
-from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
+from http_gateway.openai.tools import ALLOWED, FUNCTION_NAME_PATTERN, KINDS, MODES
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.responses.items import Item
-from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
+from http_gateway.openai.stored import KeptSpace, made_at, needed, new_id, owner_folder
 from sax.errors import InvalidRequest, NotFound
 from sax.storage.object_store import MeasuredStore, ObjectExists, ObjectMissing
 

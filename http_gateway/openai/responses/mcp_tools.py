@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from http_gateway.mcp.calls import McpCalls, NamedServer
+from http_gateway.mcp import McpCalls, NamedServer
 from http_gateway.openai.responses.items import Item, ItemIds
 from http_gateway.openai.responses.open_item import MCP_CALL, MCP_REQUEST, call_made
 from http_gateway.openai.responses.tools import CalledTool

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from http_gateway.openai.custom_tools import CustomInput
 from http_gateway.openai.responses.items import Item
 from http_gateway.openai.responses.tools import CalledTool
-from sax.mcp.session import McpOutcome
+from sax.mcp import McpOutcome
 
 ResponseEvent = dict[str, Any]  # without its sequence number
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,9 +14,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.mcp.calls import McpCalls
-from http_gateway.mcp.rounds import Made, run_rounds
-from http_gateway.mcp.servers import McpServers
+from http_gateway.mcp import Made, McpCalls, McpServers, run_rounds
 from http_gateway.openai.reply import ended_early
 from http_gateway.openai.responses.answer import (
     ResponseAnswer,
@@ -39,7 +37,6 @@ from http_gateway.openai.responses.stored import (
     dereferenced,
 )
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, CalledTool, told_tools
-from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
 from http_gateway.openai.tools import check_tools
@@ -54,9 +51,10 @@ from http_gateway.openapi import (
 )
 from http_gateway.problems import describe
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
-from sax.errors import InvalidRequest, SaxError
+from sax.chat import Message
+from sax.errors import InvalidRequest, PromptTooLong, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import ChatOptions, GenerateRequest, Message, TokenChunk
+from sax.types import ChatOptions, GenerateRequest, TokenChunk
 
 _told = partial(operation, errors=OpenAiError)
 _STORED = (*ALWAYS, 400, 404)
@@ -376,3 +374,58 @@ def _number(body: ResponseRequest, name: str) -> float | None:
 
 
 _LABELS = ("user", "safety_identifier", "prompt_cache_key")
+
+
+DROPPED_HEADER = "x-sax-dropped-messages"
+_SHARE = 8  # of the context, kept for the answer of a conversation that is cut
+
+Measure = Callable[[tuple[Message, ...]], Awaitable[tuple[int, int]]]
+
+
+async def fitted(
+    messages: tuple[Message, ...], measure: Measure, most_tokens: int | None
+) -> tuple[Message, ...]:
+    """Return the conversation, or its instructions and the newest turns that fit the context.
+
+    measure: returns the tokens of messages, and those of the context. most_tokens: of the answer;
+    None: any. The last turn stays, even where it fits nowhere: the model refuses it.
+    """
+    if await _fits(messages, measure, 1):
+        return messages
+    head, turns = divided(messages)
+    fewest, most = 1, len(turns)  # turns that are dropped; the last one stays
+    while fewest < most:
+        middle = (fewest + most) // 2
+        if await _fits(_kept(head, turns[middle:]), measure, most_tokens):
+            most = middle
+        else:
+            fewest = middle + 1
+    return _kept(head, turns[min(fewest, len(turns) - 1) :])
+
+
+async def _fits(messages: tuple[Message, ...], measure: Measure, most_tokens: int | None) -> bool:
+    try:
+        tokens, context = await measure(messages)
+    except PromptTooLong:
+        return False
+    room = min(most_tokens or context // _SHARE, context // 2)
+    return tokens + max(room, 1) <= context
+
+
+def divided(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
+    """Return the system's messages at the beginning, and the turns after them.
+
+    Results of calls are of the turn of their calls: neither is dropped without the other.
+    """
+    begin = next((n for n, each in enumerate(messages) if each.role != "system"), len(messages))
+    turns: list[list[Message]] = []
+    for message in messages[begin:]:
+        if message.role == "tool" and turns:
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+    return [*messages[:begin]], turns
+
+
+def _kept(head: Sequence[Message], turns: Sequence[Sequence[Message]]) -> tuple[Message, ...]:
+    return (*head, *(message for turn in turns for message in turn))

@@ -16,10 +16,10 @@ from http_gateway.openai.responses.open_item import ReasoningStyle
 from http_gateway.openai.responses.tools import OfferedTools, read_offered
 from http_gateway.openai.schema import SamplingFields, sampling_of
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.tool_choice import read_choice
+from http_gateway.openai.tools import read_choice
 from http_gateway.openai.unsupported import TIERS, refuse_unsupported
 from sax.chat import ChatOptions
-from sax.client.routing.affinity import current_session
+from sax.client.routing import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.format import quoted

@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.responses.items import RESPONSE as PREFIX
 from http_gateway.openai.responses.items import Item, response_of
-from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
+from http_gateway.openai.stored import KeptSpace, made_at, needed, new_id, owner_folder
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest, NotFound
 from sax.fields.field import RequestRoute

@@ -12,11 +12,15 @@ from model_server.checkpoints.huggingface.rope_settings import settle_rope, spel
 from model_server.checkpoints.json_file import read_bytes, read_json, read_text
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
-from model_server.text.vocabularies.byte_level import byte_level
+from model_server.text.vocabularies.byte_level import byte_level, is_tiktoken, tekken, tiktoken
 from model_server.text.vocabularies.cutting import GPT2, GPT_NEOX, QWEN2, Cutting, with_space_before
-from model_server.text.vocabularies.sentence_piece import Pieces, sentence_piece
-from model_server.text.vocabularies.sentence_piece_file import own_token, parse, pieces_of
-from model_server.text.vocabularies.tiktoken_file import is_tiktoken, tekken, tiktoken
+from model_server.text.vocabularies.sentence_piece import (
+    Pieces,
+    own_token,
+    parse_model,
+    pieces_of,
+    sentence_piece,
+)
 from model_server.text.vocabularies.vocabulary import AddedToken, Vocabulary
 from model_server.text.vocabularies.word_piece import word_piece
 from sax.errors import CheckpointError
@@ -87,7 +91,7 @@ def _read_model(path: Path, settings: Settings) -> Vocabulary:
     data = read_bytes(path)
     if is_tiktoken(data):
         return tiktoken(data, settings.model.get("model_type"), settings.added)
-    model = parse(data)
+    model = parse_model(data)
     pieces = pieces_of(model, every_part_starts=settings.tokenizer.get("legacy") is not False)
     bos = own_token(model, "bos_id")
     adds_bos = settings.tokenizer.get("add_bos_token")

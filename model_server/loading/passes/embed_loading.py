@@ -42,8 +42,7 @@ from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.pair_texts import PairTexts, pair_texts
-from model_server.text.sentence_tokenizer import SentenceTokenizer
+from model_server.text.sentence_tokenizer import PairTexts, SentenceTokenizer, pair_texts
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest

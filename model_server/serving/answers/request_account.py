@@ -18,10 +18,9 @@ from model_server.engine.request import PromptChunk
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.metrics.request_tally import RequestTally
+from sax import tracing
 from sax.errors import Internal, SaxError, wire_name
-from sax.tracing import attributes as names
-from sax.tracing.trace_context import TraceContext
-from sax.tracing.tracer import Span, SpanKind, Tracer, Value
+from sax.tracing import Span, SpanKind, TraceContext, Tracer, Value
 from sax.types import GenerateRequest, TokenChunk
 from sax.weights import PUBLISHED, WeightRun, add_run, runs_of
 
@@ -124,15 +123,15 @@ class AnswerTrace:
 
         told: what the end of the answer says of it. error: what it failed with; "": it did not.
         """
-        attributes = names.attributes_of(self._request) | dict(told)
+        attributes = tracing.attributes_of(self._request) | dict(told)
         if error:
-            attributes[names.ERROR_TYPE] = error
+            attributes[tracing.ERROR_TYPE] = error
         begun = self._request.answer
         if begun is not None:
             attributes["sax.answer.resumed_tokens"] = len(begun.token_ids)
         before = TraceContext.parse(begun.traceparent) if begun is not None else None
         whole = Span(
-            name=f"{attributes[names.OPERATION]} {self._request.model_id}",
+            name=f"{attributes[tracing.OPERATION]} {self._request.model_id}",
             context=self.context,
             parent=self._parent,
             remote_parent=True,
@@ -244,10 +243,10 @@ class RequestAccount:
         times.succeed(now, chunk.prompt_tokens, chunk.completion_tokens, reason)
         if self.trace is not None:
             told: dict[str, Value] = {
-                names.INPUT_TOKENS: chunk.prompt_tokens,
-                names.OUTPUT_TOKENS: chunk.completion_tokens,
-                names.CACHED_TOKENS: chunk.cached_tokens,
-                names.FINISH_REASONS: (reason,),
+                tracing.INPUT_TOKENS: chunk.prompt_tokens,
+                tracing.OUTPUT_TOKENS: chunk.completion_tokens,
+                tracing.CACHED_TOKENS: chunk.cached_tokens,
+                tracing.FINISH_REASONS: (reason,),
             }
             self.trace.end(times, now, told)
         if (tokens := chunk.completion_tokens) > 1 and times.first_s:
@@ -268,5 +267,5 @@ class RequestAccount:
     def _end(self, reason: str, failed: str = "") -> None:
         self.times.end(reason)
         if self.trace is not None:
-            told: dict[str, Value] = {names.FINISH_REASONS: (reason,)}
+            told: dict[str, Value] = {tracing.FINISH_REASONS: (reason,)}
             self.trace.end(self.times, time.monotonic(), told, failed)

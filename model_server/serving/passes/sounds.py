@@ -26,13 +26,13 @@ from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
 from model_server.sharing.audio.process import FRAMES_A_SECOND, HOP, RATE
 from sax.errors import InvalidRequest, QueueFull
-from sax.speech.languages import code_of
-from sax.speech.transcripts import (
+from sax.speech import (
     Segment,
     TimedWord,
     TranscriptPart,
     TranscriptRequest,
     WholeTranscript,
+    code_of,
     whole_transcript,
 )
 

@@ -1,11 +1,13 @@
-"""The commands that send a model one request: `generate` and `custom`."""
+"""The commands that send a model one request: for a text, for numbers, of a sound or its own."""
 
 from __future__ import annotations
 
 import base64
+import json
 import sys
 from collections.abc import Iterable
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +16,9 @@ from sax.cli.image_files import ImageFiles, SoundFiles, with_images
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
-from sax.command import CommandResult, Results
+from sax.command import CommandResult, Results, read_file
 from sax.fields.table import MOST_TIMEOUT_S
+from sax.speech import TranscriptPart, TranscriptRequest, whole_transcript
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
 Priority = Annotated[
@@ -132,3 +135,165 @@ def bytes_value(answer: bytes) -> dict[str, str]:
         return {"text": answer.decode()}
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(answer).decode()}
+
+
+Texts = Annotated[
+    list[str],
+    typer.Argument(metavar="TEXT...", help="Texts; - reads stdin, one text per line."),
+]
+
+
+def embed(
+    ctx: typer.Context,
+    model: Model,
+    texts: Texts,
+    dimensions: Annotated[
+        int,
+        typer.Option(min=0, help="Length of a vector, if the model offers shorter ones; 0: whole."),
+    ] = 0,
+    prompt_name: Annotated[
+        str, typer.Option(help="The model's own prompt to put before each text.")
+    ] = "",
+) -> Results:
+    """Turn texts into vectors with an embedding model.
+
+    Prints one JSON list of numbers per text, one per line, in order.
+
+    \b
+    Examples:
+      sax embed /sax/test/minilm "eating food" "eating a meal"
+      sax embed /sax/test/qwen3 "What is a slot?" --prompt-name query --dimensions 256
+      sax embed /sax/test/minilm - < sentences.txt > vectors.jsonl
+    """
+    with open_client(ctx) as client:
+        for vector in client.embed(
+            model, given(texts), dimensions=dimensions, prompt_name=prompt_name
+        ):
+            yield CommandResult(vector, json.dumps(vector))
+
+
+def rerank(
+    ctx: typer.Context,
+    model: Model,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Text that documents may answer.")],
+    documents: Texts,
+    top_n: Annotated[int | None, typer.Option(min=1, help="Print only the best few.")] = None,
+) -> Results:
+    """Rank documents by how well they go with a query.
+
+    Works with cross encoders and, by the cosine of their vectors, with embedding models. Prints a
+    score, the document's place among those given, from 0, and the document, best first.
+
+    \b
+    Examples:
+      sax rerank /sax/test/reranker "Where is Paris?" "In France." "It rains."
+      sax rerank /sax/test/reranker "Where is Paris?" - --top-n 3 < lines.txt
+    """
+    texts = given(documents)
+    with open_client(ctx) as client:
+        found = client.rerank(model, query, texts, top_n)
+    for each in found:
+        entry = {"index": each.index, "relevance_score": each.relevance_score}
+        line = f"{each.relevance_score:.6f}\t{each.index}\t{texts[each.index]}"
+        yield CommandResult(entry, line)
+
+
+def classify(ctx: typer.Context, model: Model, texts: Texts) -> Results:
+    """Give texts a score per label with a classification model.
+
+    Prints the likeliest label of each text and its score, in order; with --json all of them.
+
+    \b
+    Examples:
+      sax classify /sax/test/sentiment "What a day!" "It rains."
+      sax classify /sax/test/sentiment - --json < sentences.txt
+    """
+    with open_client(ctx) as client:
+        found = client.classify(model, given(texts))
+    for scores in found.scores:
+        best = max(range(len(scores)), key=scores.__getitem__)
+        line = f"{found.labels[best]}\t{scores[best]:.6f}"
+        yield CommandResult(dict(zip(found.labels, scores, strict=True)), line)
+
+
+def gradient(
+    ctx: typer.Context,
+    model: Model,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Text before the suffix.")],
+    suffix: Annotated[str, typer.Argument(metavar="SUFFIX", help="Text that is scored.")],
+) -> CommandResult:
+    """Differentiate the loss of a text, as Saxml's LMService.Gradient.
+
+    Prints JSON: the log-probability of the suffix, and a flat list of numbers per tensor. The model
+    must be published for it, with TASKS=["generate","gradient"].
+
+    \b
+    Example:
+      sax gradient /sax/test/smollm2 "Two and two are" " four"
+    """
+    with open_client(ctx) as client:
+        found = client.gradient(model, prefix, suffix)
+    value = {"score": found.score, "gradients": dict(found.gradients)}
+    return CommandResult(value, json.dumps(value))
+
+
+def given(texts: list[str]) -> list[str]:
+    """Return the texts, with the lines of stdin in the place of "-"."""
+    return [line for text in texts for line in (_lines() if text == "-" else [text])]
+
+
+def _lines() -> list[str]:
+    return [line for line in sys.stdin.read().splitlines() if line]
+
+
+def transcribe(
+    ctx: typer.Context,
+    model: Model,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A WAV, FLAC, MP3 or Ogg file; - reads stdin.")
+    ],
+    language: Annotated[
+        str, typer.Option(help="Code or English name; without it the one that is heard.")
+    ] = "",
+    translate: Annotated[bool, typer.Option(help="Into English.")] = False,
+    prompt: Annotated[str, typer.Option(help="Text that comes before: names, spelling.")] = "",
+    temperature: Annotated[
+        float, typer.Option(min=0, max=1, help="0: greedy, and warmer where that fails.")
+    ] = 0.0,
+    times: Annotated[bool, typer.Option(help="Put the times of each segment before it.")] = False,
+    words: Annotated[bool, typer.Option(help="A line with its times for each word.")] = False,
+) -> Results:
+    """Write down what a sound says, segment by segment as they come.
+
+    \b
+    Examples:
+      sax transcribe /sax/test/whisper talk.mp3
+      sax transcribe /sax/test/whisper talk.mp3 --times --language de
+      sax transcribe /sax/test/whisper talk.mp3 --words
+      sax transcribe /sax/test/whisper - --json < talk.ogg
+    """
+    sound = read_file(file)
+    request = TranscriptRequest(
+        model_id=model,
+        sound=sound,
+        language=language,
+        translate=translate,
+        prompt=prompt,
+        temperature=temperature,
+        words=words,
+    )
+    with open_client(ctx) as client:
+        parts = client.transcribe_stream(request)
+        yield CommandResult(lambda: _value(parts), lambda: [_show(part, times) for part in parts])
+
+
+def _value(parts: Iterable[TranscriptPart]) -> dict[str, Any]:
+    whole = whole_transcript([*parts])
+    return {"text": whole.text, **asdict(whole)}
+
+
+def _show(part: TranscriptPart, times: bool) -> None:
+    each_word = [word for segment in part.segments for word in segment.words]
+    for each in each_word or part.segments:
+        before = f"{each.start:.2f}\t{each.end:.2f}\t" if times or each_word else ""
+        print(before + each.text.strip(), flush=True)

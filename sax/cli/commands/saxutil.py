@@ -11,8 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sax.cli.commands.requests import generate
-from sax.cli.commands.vectors import embed, gradient
+from sax.cli.commands.requests import embed, generate, gradient
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint

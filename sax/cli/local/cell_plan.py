@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sax.auth.security import Security
-from sax.auth.token_source import tokens_given
+from sax.auth.token_file import tokens_given
 from sax.cli.local.child import Child, Port
 from sax.cli.local.gateway_options import value_of
 from sax.cli.local.server_plan import ServerPlan, plan_servers

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sax.cli.saxutil.ascii_table import as_number
 from sax.cli.saxutil.go_flags import GoFlag, WrongUsage, number_flag, switch, text_flag
-from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
+from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, as_number, show
 from sax.command import printable
 from sax.saxml.model import LanguageModel, StreamItem
 

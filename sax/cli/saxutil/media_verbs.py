@@ -10,9 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sax.cli.saxutil.ascii_table import as_number
 from sax.cli.saxutil.language_verbs import EXTRA, PROXY
-from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
+from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, as_number, show
 from sax.command import read_file
 from sax.proto import multimodal_pb2
 from sax.saxml.model import AudioModel, MultimodalModel, VisionModel

@@ -7,8 +7,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from admin_server.api.status_page import build_app, describe
-from admin_server.api.status_view import StatusView
+from admin_server.api.status_page import StatusView, build_app, describe
 from admin_server.config import AdminConfig
 from admin_server.process import Running, running
 from sax.errors import InvalidRequest

@@ -12,13 +12,12 @@ from dataclasses import replace
 import pytest
 
 from admin_server.api.server import CellListing
-from admin_server.api.status_page import describe
-from admin_server.api.status_view import StatusView
+from admin_server.api.status_page import StatusView, describe
 from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import Servers
 from admin_server.cell.cell import Cell
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.ledger.state import CellState
 from admin_server.storage.store_check import StoreHealth

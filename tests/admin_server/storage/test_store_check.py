@@ -1,7 +1,7 @@
 """What is remembered of a store that fails."""
 
 from admin_server.api.status_page import describe_health
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
 

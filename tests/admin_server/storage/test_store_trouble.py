@@ -13,7 +13,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from admin_server.config import AdminConfig
-from admin_server.leadership.leadership import LeadTiming
+from admin_server.leadership import LeadTiming
 from admin_server.process import Running, running
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc

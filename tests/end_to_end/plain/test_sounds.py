@@ -17,7 +17,7 @@ import soundfile
 import sax
 from sax.client import Client
 from sax.errors import InvalidRequest
-from sax.speech.transcripts import TranscriptRequest
+from sax.speech import TranscriptRequest
 from tests.end_to_end.cell import ROOT, Cell
 from tests.golden.sound_folder import write_case
 from tests.tools.golden.sounds import CASES, sound_of

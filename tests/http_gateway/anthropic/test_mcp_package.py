@@ -9,8 +9,8 @@ import anthropic
 import httpx2
 
 from tests.http_gateway.anthropic.test_mcp_servers import ASKED
-from tests.http_gateway.mcp.talking_cell import TalkingCell, application, call
-from tests.sax.mcp.adding_server import AddingServer
+from tests.http_gateway.talking_cell import TalkingCell, application, call
+from tests.sax.adding_server import AddingServer
 
 
 async def test_a_stream_has_the_blocks_of_the_whole_reply_as_anthropics_package_reads_it():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_gateway.chats.stopwatch import Stopwatch
+from http_gateway.chat_answer import Stopwatch
 from http_gateway.ollama.reply import Form, OllamaAnswer, chat_reply, text_reply
 from http_gateway.openai.shape import Shape
 from sax.types import AnswerFormat, TokenChunk

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http_gateway.app import create_app
+from http_gateway.config import GatewayConfig
 from http_gateway.openai.stored import (
     PAUSE_S,
+    KeptSpace,
     PageQuery,
     PatientStore,
     folder_of_key,
@@ -15,8 +19,9 @@ from http_gateway.openai.stored import (
     owner_folder,
     page_of,
 )
-from sax.errors import NotFound
-from sax.storage.object_store import ObjectExists, StoreUnavailable
+from sax.errors import InvalidRequest, NotFound
+from sax.storage.object_store import ObjectExists, StoreUnavailable, open_store
+from tests.http_gateway.fake_cell import FakeCell, published
 from tests.stores.faulty_store import FaultyStore
 from tests.virtual_loop import now, run
 
@@ -131,3 +136,41 @@ async def test_writes_pass_and_a_creation_is_tried_once():
     store.fails = "after"
     with pytest.raises(StoreUnavailable):
         await patient.create("c", b"x")
+
+
+PATH = "/v1/responses"
+ASKED = {"model": "smollm2", "input": "abc"}
+
+
+async def test_what_is_there_is_measured_and_what_is_written_counts_at_once():
+    store = open_store("memory://")
+    await store.replace("responses/k/a", b"12345")
+    await store.replace("others/k/a", b"12345")
+    space = KeptSpace(store, ("responses", "response_ends"), 10)
+    await space.measure()
+    assert space.has_room("k")
+    space.add("k", 5)
+    assert not space.has_room("k")
+    assert space.has_room("other")
+    with pytest.raises(InvalidRequest, match=r"hold 10 bytes, of the 10 of --max_key_bytes"):
+        space.check("k", "store")
+    assert KeptSpace(store, ("responses",)).has_room("k")
+
+
+async def test_beyond_the_quota_answers_are_not_stored_unless_that_is_asked_for():
+    config = GatewayConfig(max_key_bytes=100)
+    app = create_app(
+        FakeCell(published("/sax/test/smollm2")), config, store=open_store("memory://")
+    )
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        first = (await http.post(PATH, json=ASKED)).json()
+        second = (await http.post(PATH, json=ASKED)).json()
+        assert (first["store"], second["store"]) == (True, False)
+        for field in ("store", "background"):
+            refused = await http.post(PATH, json={**ASKED, field: True})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+            assert "callers without a key" in refused.json()["error"]["message"]
+        assert (await http.delete(f"{PATH}/{first['id']}")).status_code == 200
+        await app.state.background._space.measure()
+        assert (await http.post(PATH, json=ASKED)).json()["store"]

@@ -14,7 +14,7 @@ import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from http_gateway.mcp.servers import McpServers
+from http_gateway.mcp import McpServers
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import presented_token
 from sax.auth.token_file import TokenFile

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from http_gateway.mcp.servers import McpServers
+from http_gateway.mcp import McpServers
 from sax.types import AnswerFormat, GenerateRequest, Message, TokenChunk
 from tests.browser import READY, tab, until
 from tests.http_gateway.page.test_browser import Saying, gateway
 from tests.http_gateway.page.test_chats import answered
-from tests.sax.mcp.adding_server import URL, AddingServer
+from tests.sax.adding_server import URL, AddingServer
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 

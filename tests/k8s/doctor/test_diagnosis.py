@@ -13,7 +13,7 @@ from k8s.doctor.diagnosis import diagnose
 from k8s.doctor.snapshot import LOOKS, Snapshot
 from sax.finding import OK, PROBLEM, WARNING, worst
 from tests.k8s.doctor.diagnosing import NOTHING, TUTORIAL, only, troubles
-from tests.k8s.doctor.snapshots import SERVED, applied, definition, well
+from tests.k8s.doctor.snapshots import LEADING, SERVED, applied, definition, well
 
 
 def test_a_cluster_in_which_all_is_well_has_no_troubles() -> None:
@@ -104,3 +104,29 @@ def test_no_object_however_strange_ends_the_look(seen: dict[str, Any], ours: boo
         assert finding.level in (OK, WARNING, PROBLEM)
         assert finding.text
         assert finding.level == OK or finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("admin", "level", "words"),
+    [
+        ({"leading": False, "leader": "", "leadership": "stands by"}, PROBLEM, "no admin server"),
+        ({"store_trouble": "403 on the bucket"}, PROBLEM, "403 on the bucket"),
+        ({"totals": {"wanted_replicas": 2, "ready_replicas": 1}}, WARNING, "1 of 2 wanted"),
+    ],
+)
+def test_the_admin_server_tells_how_its_cell_is(
+    admin: dict[str, Any], level: str, words: str
+) -> None:
+    found = only(well(admin={**LEADING, **admin}))
+    assert found.level == level
+    assert words in found.text
+
+
+def test_a_follower_that_names_the_leader_is_enough() -> None:
+    assert not troubles(well(admin={**LEADING, "leading": False, "totals": {}}))
+
+
+def test_an_admin_server_that_is_not_reached_is_a_warning() -> None:
+    found = only(well(admin=None, admin_trouble="connection refused"))
+    assert found.level == WARNING
+    assert "port-forward" in found.remedy

@@ -27,7 +27,7 @@ from sax.errors import (
     SaxError,
     ShuttingDown,
 )
-from sax.tracing.tracer import NO_TRACER, Tracer
+from sax.tracing import NO_TRACER, Tracer
 from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
 from tests.model_server.waiting import until

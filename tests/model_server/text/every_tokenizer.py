@@ -8,9 +8,8 @@ from functools import cache
 from typing import Any
 
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
-from model_server.text.vocabularies.sentence_piece import sentence_piece
-from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
-from model_server.text.vocabularies.tiktoken_file import tekken, tiktoken
+from model_server.text.vocabularies.byte_level import tekken, tiktoken
+from model_server.text.vocabularies.sentence_piece import parse_model, pieces_of, sentence_piece
 from model_server.text.vocabularies.vocabulary import AddedToken
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.text.vocabularies.golden import PLACE
@@ -22,7 +21,7 @@ _END = [AddedToken(id=420, text="<|endoftext|>", control=True)]
 
 def _of_pieces(name: str) -> Callable[[], Tokenizer]:
     def made() -> Tokenizer:
-        pieces = pieces_of(parse((PLACE / f"{name}.model").read_bytes()))
+        pieces = pieces_of(parse_model((PLACE / f"{name}.model").read_bytes()))
         vocabulary = sentence_piece(pieces, bos="<s>", adds_bos=True)
         return HfTokenizer(vocabulary.serialized(), bos="<s>")
 
@@ -51,7 +50,7 @@ def _prepend() -> Tokenizer:
 
 
 def _converted(**parts: Any) -> Tokenizer:
-    pieces = pieces_of(parse((PLACE / "bpe_llama.model").read_bytes()))
+    pieces = pieces_of(parse_model((PLACE / "bpe_llama.model").read_bytes()))
     serialized = json.loads(sentence_piece(pieces, bos="<s>", adds_bos=True).serialized())
     return HfTokenizer(json.dumps(serialized | parts), bos="<s>")
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.text.tokenizer_parts import CharsMap
-from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
+from model_server.text.vocabularies.sentence_piece import parse_model, pieces_of
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE
 
-COMPILED = pieces_of(parse((PLACE / "bpe_rules.model").read_bytes())).charsmap
+COMPILED = pieces_of(parse_model((PLACE / "bpe_rules.model").read_bytes())).charsmap
 # The rules of tests/tools/golden/vocabularies.py.
 RULES = {
     "\t": " ",

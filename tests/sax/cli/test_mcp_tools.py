@@ -17,10 +17,10 @@ from sax.cli.conversation import MOST_ROUNDS, Conversation
 from sax.cli.mcp_tools import McpTools, ProcessTransport
 from sax.client import Client
 from sax.errors import InvalidRequest
-from sax.mcp.session import McpFailed, McpLimits, McpOutcome, McpSession
+from sax.mcp import McpFailed, McpLimits, McpOutcome, McpSession
 from sax.types import GenerateRequest, SamplingParams, TokenChunk
 from tests.each_case import each_case
-from tests.sax.mcp.adding_server import URL, AddingServer
+from tests.sax.adding_server import URL, AddingServer
 
 
 def call(name: str, **arguments: int) -> str:
@@ -163,7 +163,7 @@ def test_a_server_that_cannot_be_used_is_named() -> None:
             pass
 
 
-COMMAND = f"{sys.executable} -S -E {Path(__file__).parents[1] / 'mcp' / 'line_server.py'}"
+COMMAND = f"{sys.executable} -S -E {Path(__file__).parents[1] / 'line_server.py'}"
 
 
 async def test_tools_of_a_program_are_listed_and_called_and_its_questions_answered() -> None:

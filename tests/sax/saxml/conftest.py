@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sax.saxml import cell_client
+from sax.saxml.options import client_at
 from tests.sax.client.test_blocking_client import Cell
 
 
@@ -15,6 +15,6 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cell]:
     cell = Cell()
     monkeypatch.setenv("SAX_ADMIN", cell.admin.address)
     yield cell
-    cell_client.client_at(cell.admin.address).close()
-    cell_client.client_at.cache_clear()
+    client_at(cell.admin.address).close()
+    client_at.cache_clear()
     cell.close()

@@ -10,7 +10,7 @@ import sax
 from sax.client.location import admin_address
 from sax.errors import ModelNotFound, UnsupportedParameter
 from sax.proto import multimodal_pb2
-from sax.saxml import cell_client
+from sax.saxml.options import client_at
 from tests.sax.cli.saxutil.fake_media import FakeMedia
 from tests.sax.client.test_blocking_client import Cell
 from tests.sax.conftest import MODEL
@@ -115,8 +115,8 @@ def model(media: FakeMedia) -> Iterator[sax.Model]:
     options = sax.Options()
     options.proxy_addr = media.address
     yield sax.Model(MODEL, options)
-    cell_client.client_at(admin_address()).close()
-    cell_client.client_at.cache_clear()
+    client_at(admin_address()).close()
+    client_at.cache_clear()
 
 
 @pytest.fixture

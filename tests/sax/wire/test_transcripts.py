@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sax.speech.transcripts import Segment, TimedWord, TranscriptPart, TranscriptRequest
+from sax.speech import Segment, TimedWord, TranscriptPart, TranscriptRequest
 from sax.wire.transcripts import decode_part, decode_transcribe, encode_part, encode_transcribe
 
 

@@ -17,7 +17,7 @@ from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import fields_of
 from sax.proto import multimodal_pb2
-from sax.speech.transcripts import TranscriptRequest
+from sax.speech import TranscriptRequest
 from sax.types import GenerateRequest, Message, ReplyOptions, SamplingParams, TokenChunk
 from tests.tools.answers.canonical import canonical
 from tests.tools.answers.models import MODELS, model_id, picture, samples, wav

@@ -19,11 +19,10 @@ from multiprocessing import get_context
 
 from admin_server.__main__ import collect_seldom
 from admin_server.api.server import CellListing
-from admin_server.api.status_page import describe
-from admin_server.api.status_view import StatusView
+from admin_server.api.status_page import StatusView, describe
 from admin_server.cell.cell import Cell
 from admin_server.cell.reconciler import Timing
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.process import Clock
 from admin_server.storage.store_check import StoreHealth

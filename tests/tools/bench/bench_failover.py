@@ -19,8 +19,7 @@ from multiprocessing import get_context
 from admin_server.__main__ import collect_seldom
 from admin_server.cell.cell import Cell
 from admin_server.cell.reconciler import Timing
-from admin_server.leadership.leadership import Leadership, LeadTiming
-from admin_server.leadership.role import AdminRole
+from admin_server.leadership import AdminRole, Leadership, LeadTiming
 from admin_server.ledger.ledger import Ledger
 from admin_server.process import Clock
 from admin_server.storage.store_check import StoreHealth

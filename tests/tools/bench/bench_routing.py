@@ -1,12 +1,12 @@
 """Prefix affinity beside least load: prefix hits, balance and first tokens, in simulated time.
 
-Replicas and prompts are those of `tests.sax.client.routing.simulation`; the choice is the client's
+Replicas and prompts are those of `tests.sax.client.simulation`; the choice is the client's
 own.
 """
 
 from __future__ import annotations
 
-from tests.sax.client.routing.simulation import chats, documents, simulate, strangers
+from tests.sax.client.simulation import chats, documents, simulate, strangers
 from tests.tools.bench.table import Table
 
 _WORKLOADS = {

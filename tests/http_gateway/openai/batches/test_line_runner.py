@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +12,16 @@ import pytest
 from fastapi import Request
 from starlette.responses import Response
 
-from http_gateway.access.record import RequestRecord
+from http_gateway.access import RequestRecord
 from http_gateway.catalog import Catalog
 from http_gateway.openai.batches.input_lines import BatchLine
-from http_gateway.openai.batches.line_runner import LineRunner
+from http_gateway.openai.batches.line_runner import LineRunner, LineSlots
 from http_gateway.openai.batches.records import BatchOrder, LineResult
 from sax.auth.authentication import NO_AUTHENTICATION
 from sax.auth.credentials import presented_account
 from sax.errors import ModelNotReady, QueueFull, SaxError
 from tests.http_gateway.fake_cell import FakeCell, published
+from tests.virtual_loop import now, run
 
 CHAT = "/v1/chat/completions"
 ORDER = BatchOrder(
@@ -116,3 +118,73 @@ async def test_a_model_that_is_not_there_is_an_error_at_once():
     result, waited = await asked(Route(), BatchLine(1, "a", {"model": "nothing"}))
     assert (result.good, waited) == (False, [])
     assert json.loads(result.text)["response"]["status_code"] == 404
+
+
+class People:
+    waiting = False
+
+    def __call__(self) -> bool:
+        return self.waiting
+
+
+async def taken(slots: LineSlots, count: int) -> list[asyncio.Task[None]]:
+    """So many lines that would run, after a while."""
+    tasks = [asyncio.create_task(slots.acquire()) for _ in range(count)]
+    await asyncio.sleep(5)
+    return tasks
+
+
+def done(tasks: list[asyncio.Task[None]]) -> int:
+    return sum(task.done() for task in tasks)
+
+
+def test_no_more_lines_run_than_may():
+    async def story() -> None:
+        slots = LineSlots(3, People())
+        tasks = await taken(slots, 5)
+        assert done(tasks) == 3
+        began_s = now()
+        slots.release()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (done(tasks), now()) == (4, began_s)
+        slots.release()
+        await asyncio.gather(*tasks)
+
+    run(story())
+
+
+def test_one_line_at_a_time_runs_while_people_wait():
+    async def story() -> None:
+        people = People()
+        people.waiting = True
+        slots = LineSlots(3, people)
+        tasks = await taken(slots, 5)
+        assert done(tasks) == 1
+        slots.release()
+        await asyncio.sleep(5)
+        assert done(tasks) == 2
+        people.waiting = False
+        await asyncio.sleep(5)
+        assert done(tasks) == 4
+        slots.release()
+        await asyncio.gather(*tasks)
+
+    run(story())
+
+
+def test_lines_that_run_already_are_left_alone():
+    async def story() -> None:
+        people = People()
+        slots = LineSlots(3, people)
+        tasks = await taken(slots, 4)
+        people.waiting = True
+        slots.release()
+        slots.release()
+        await asyncio.sleep(5)
+        assert done(tasks) == 3  # one of the first three runs still
+        slots.release()
+        await asyncio.gather(*tasks)
+
+    run(story())

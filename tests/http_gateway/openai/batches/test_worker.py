@@ -21,8 +21,7 @@ from http_gateway.openai.batches.records import BatchBeat
 from http_gateway.openai.batches.worker import BatchLease
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.auth.key_limits import KeyLimits
-from sax.auth.token_file import new_token, token_line
-from sax.auth.token_source import TokenLines
+from sax.auth.token_file import TokenLines, new_token, token_line
 from sax.errors import QueueFull
 from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
 from tests.each_case import each_case

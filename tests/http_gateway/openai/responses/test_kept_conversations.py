@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.responses import kept_conversations
 from http_gateway.openai.responses.kept_conversations import KeptConversations
+from http_gateway.openai.stored import KeptSpace
 from sax.auth.acl import ANYONE, Principal, enter_call
 from sax.errors import InvalidRequest, NotFound
 from sax.storage.object_store import MeasuredStore, open_store

@@ -12,9 +12,9 @@ import pytest
 from sax.chat import Message, ToolCall
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
-from tests.http_gateway.mcp.talking_cell import TalkingCell, call, gateway
+from tests.http_gateway.talking_cell import TalkingCell, call, gateway
 from tests.recorded_spans import RecordedSpans
-from tests.sax.mcp.adding_server import URL, AddingServer
+from tests.sax.adding_server import URL, AddingServer
 
 PATH = "/v1/responses"
 SERVER = {"type": "mcp", "server_label": "math", "server_url": URL, "require_approval": "never"}

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from model_server.checkpoints.gguf.tokenizer import PRE_TOKENIZERS, tokenizer_of
 from model_server.text.token_bytes import byte_alphabet
-from model_server.text.vocabularies.sentence_piece_file import parse
+from model_server.text.vocabularies.sentence_piece import parse_model
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE, differences
@@ -145,7 +145,7 @@ def test_what_does_not_fit_together_is_refused(key: str, value: object, words: s
 
 def from_sentence_piece(name: str, kind: str, **changes: Any) -> dict[str, Any]:
     """A golden SentencePiece model as converters write it into GGUF."""
-    model = parse((PLACE / f"{name}.model").read_bytes())
+    model = parse_model((PLACE / f"{name}.model").read_bytes())
     rules = model.normalizer_spec
     metadata: dict[str, Any] = {
         "model": kind,

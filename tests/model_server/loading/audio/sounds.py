@@ -17,7 +17,7 @@ from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, W
 from model_server.loading.loader import ModelLoader
 from model_server.serving.passes.sounds import Transcription
 from model_server.sharing.audio.spectrogram import spectrogram
-from sax.speech.transcripts import TranscriptRequest
+from sax.speech import TranscriptRequest
 from tests.model_server.loading.loads import quiet, spec_of
 from tests.tools.golden.sounds import CASES, HERE, sound_of, teacher_tokens
 

@@ -8,8 +8,7 @@ from model_server.engine.types import RowResult
 from model_server.serving.answers.request_account import AnswerTrace, RequestTimes
 from model_server.serving.handler import GENERATE_STREAM
 from model_server.serving.metrics.request_tally import BucketCounts, RequestTally
-from sax.tracing.trace_context import TraceContext
-from sax.tracing.tracer import SpanKind, Tracer
+from sax.tracing import SpanKind, TraceContext, Tracer
 from sax.types import AnswerSoFar, GenerateRequest, Message, SamplingParams
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.serving.test_handler import MODEL, handling

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from model_server.serving.handler import GENERATE_STREAM, Handler
-from sax.client.resumable_answer import ResumableAnswer
+from sax.client.attempts import ResumableAnswer
 from sax.errors import InvalidRequest, NotLoaded, SaxError
 from sax.types import (
     AnswerSoFar,

@@ -30,7 +30,7 @@ from model_server.serving.passes.sounds import (
 from model_server.serving.query_cost import BatchCost
 from model_server.sharing.audio.process import SoundForm
 from sax.errors import InvalidRequest, NotLoaded, QueueFull
-from sax.speech.transcripts import (
+from sax.speech import (
     TimedWord,
     TranscriptPart,
     TranscriptRequest,

@@ -3,14 +3,23 @@
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.text.tokenizer import HfTokenizer
-from model_server.text.vocabularies.sentence_piece import SPACE, PieceKind, Pieces, sentence_piece
-from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
+from model_server.text.vocabularies.sentence_piece import (
+    SPACE,
+    PieceKind,
+    Pieces,
+    own_token,
+    parse_model,
+    pieces_of,
+    sentence_piece,
+)
 from model_server.text.vocabularies.vocabulary import AddedToken
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -41,7 +50,7 @@ PIECES = Pieces(
 
 @cache
 def golden(name: str) -> HfTokenizer:
-    pieces = pieces_of(parse((PLACE / f"{name}.model").read_bytes()))
+    pieces = pieces_of(parse_model((PLACE / f"{name}.model").read_bytes()))
     return HfTokenizer(sentence_piece(pieces).serialized())
 
 
@@ -130,3 +139,74 @@ def test_a_unigram_model_needs_an_unknown_piece() -> None:
     kinds = [PieceKind.CONTROL, *PIECES.kinds[1:]]
     with pytest.raises(CheckpointError, match="unknown"):
         sentence_piece(replace(PIECES, kinds=kinds, unigram=True))
+
+
+DATA = (PLACE / "unigram_rules.model").read_bytes()
+
+
+def changed(change: Any) -> Any:
+    model = parse_model(DATA)
+    change(model)
+    return parse_model(model.SerializeToString())
+
+
+def test_the_settings_of_the_trainer_are_read() -> None:
+    rules, gemma = (pieces_of(parse_model((PLACE / f"{n}.model").read_bytes())) for n in
+                    ("unigram_rules", "bpe_gemma"))  # fmt: skip
+    assert rules.unigram
+    assert rules.charsmap
+    assert rules.collapses_spaces
+    assert rules.starts_with_space
+    assert not rules.byte_fallback
+    assert not gemma.unigram
+    assert not gemma.charsmap
+    assert not gemma.collapses_spaces
+    assert not gemma.starts_with_space
+    assert gemma.byte_fallback
+    assert [gemma.texts[i] for i in gemma.of(PieceKind.USER_DEFINED)][-1] == "<tool>"
+    assert len(list(gemma.of(PieceKind.BYTE))) == 256
+
+
+def test_start_and_end_are_named() -> None:
+    assert own_token(parse_model(DATA), "bos_id") == "<s>"
+    assert own_token(parse_model(DATA), "eos_id") == "</s>"
+    without = changed(lambda model: setattr(model.trainer_spec, "bos_id", -1))
+    assert own_token(without, "bos_id") is None
+
+
+@each_case("data", [b"", b"\x80", b"{}", b"x" * 100, DATA[:100], DATA[:-2000]])
+def test_a_damaged_or_foreign_file_is_refused(data: bytes) -> None:
+    with pytest.raises(CheckpointError, match="SentencePiece model, or truncated"):
+        parse_model(data)
+
+
+@given(st.integers(0, len(DATA) - 1))
+def test_a_file_cut_anywhere_is_whole_or_refused(end: int) -> None:
+    try:
+        pieces = pieces_of(parse_model(DATA[:end]))
+    except CheckpointError:
+        return
+    assert len(pieces.texts) == len(parse_model(DATA).pieces)
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="UTF-8"):
+        pieces_of(parse_model(DATA.replace(b"<ctl>", b"<\xff\xfe\xff>")))
+
+
+@each_case(
+    "change, words",
+    [
+        (lambda model: setattr(model.trainer_spec, "model_type", 3), "whole words"),
+        (lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True), "end with"),
+        (lambda m: setattr(m.denormalizer_spec, "precompiled_charsmap", b"x"), "rewrites"),
+        (lambda model: setattr(model.pieces[7], "type", 9), "unknown kind, 9"),
+    ],
+)
+def test_what_is_not_supported_is_named(change: Any, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        pieces_of(changed(change))
+
+
+def test_the_golden_files_name_no_path() -> None:
+    assert not [path.name for path in Path(PLACE).glob("*.model") if b"/tmp" in path.read_bytes()]

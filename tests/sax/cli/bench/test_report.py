@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.cli.bench.chart import counted, histogram
 from sax.cli.bench.report import (
     SHOWN,
     Outcome,
@@ -24,6 +23,7 @@ from sax.cli.bench.report import (
     parse_limits,
     percentile,
 )
+from sax.cli.commands.bench import counted, histogram
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 

@@ -8,8 +8,7 @@ import pytest
 from typer.main import get_group
 from typer.testing import CliRunner
 
-from http_gateway.config import GatewayConfig
-from http_gateway.flags import parse_flags
+from http_gateway.config import GatewayConfig, parse_flags
 from sax.cli.local.bring_up import Work
 from sax.cli.local.cell_plan import CellPlan
 from sax.cli.local.gateway_options import PLANNED

@@ -1,1 +1,0 @@
-"""Diagnosis of this machine: `sax doctor`."""
