@@ -24,6 +24,7 @@ from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.memory_parts import MemoryParts
 from sax.need import Need
+from sax.routed_experts import RoutedExpertIds
 from sax.weights import WeightRun
 
 
@@ -315,6 +316,7 @@ class ReplyOptions:
     echo: bool = False  # the prompt's text comes before the answer's
     prompt_logprobs: int | None = None  # as `logprobs`, of the prompt's tokens
     return_token_ids: bool = False  # the first chunk has the prompt's, too
+    return_routed_experts: bool = False  # the last chunk has those of each token
     truncate_prompt_tokens: int | None = None  # keep the last k; -1: as many as leave room
     add_special_tokens: bool | None = None  # a start token; None: for a text, not for a chat
     skip_special_tokens: bool = True  # control tokens have no text
@@ -426,10 +428,10 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     queue_s: float = 0.0  # with the first token: seconds in the queue; 0: not known
     traceparent: str = ""  # with the first token: the answer's span, if the request is traced
     reasoning_tokens: int = 0  # so far, among the completion's; counted of divided answers alone
-    # In the last chunk: how a finished answer breaks its schema, by what no grammar could hold.
-    schema_violation: str = ""
+    schema_violation: str = ""  # in the last chunk: how it breaks its schema beyond grammars
     # In the last chunk, if the model's weights were changed in place: which computed its tokens.
     weights: tuple[WeightRun, ...] = ()
+    routed_experts: RoutedExpertIds | None = None  # in the last chunk, if they were asked for
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""

@@ -157,6 +157,7 @@ LADDERS: dict[str, list[str]] = {
         "types.py",
         "passes.py",
         "weights.py",
+        "routed_experts.py",
         "chat.py",
         "call_form.py",
         "speech.py",

@@ -80,6 +80,8 @@ class Events:
             finish += b',"schema_violation":' + _encode(chunk.schema_violation)
         if chunk.weights:
             finish += b',"weights":' + _encode(weights_of(chunk))
+        if chunk.routed_experts is not None:
+            finish += b',"routed_experts":' + _encode(chunk.routed_experts.as_json())
         return finish
 
     def _token_ids(self, chunk: TokenChunk) -> bytes:

@@ -19,6 +19,7 @@ from http_gateway.openai.logprobs import (
 from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import Feed, stop
 from sax.errors import ReplicaLost
+from sax.routed_experts import ExpertsOfTokens, RoutedExpertIds
 from sax.types import AnswerFormat, HypothesisText, TokenChunk, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
@@ -69,6 +70,7 @@ class Transcript:
     reasoning_tokens: int = 0
     schema_violation: str = ""
     weights: list[WeightsOfTokens] = field(default_factory=list[WeightsOfTokens])
+    routed_experts: RoutedExpertIds | None = None
     score: float = 0.0  # sum of log-probabilities
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_token_ids: tuple[int, ...] = ()
@@ -97,6 +99,7 @@ class Transcript:
         self.reasoning_tokens = chunk.reasoning_tokens
         self.schema_violation = chunk.schema_violation
         self.weights = weights_of(chunk)
+        self.routed_experts = chunk.routed_experts
         if chunk.hypotheses:
             self.hypotheses = chunk.hypotheses
             self.completion_tokens = sum(len(each.token_ids) for each in chunk.hypotheses)
@@ -239,6 +242,8 @@ def _ending(transcript: Transcript, shape: Shape) -> dict[str, object]:
         ending["schema_violation"] = transcript.schema_violation
     if transcript.weights:
         ending["weights"] = transcript.weights
+    if transcript.routed_experts is not None:
+        ending["routed_experts"] = transcript.routed_experts.as_json()
     return ending | ({"token_ids": transcript.token_ids} if shape.token_ids else {})
 
 
@@ -321,6 +326,7 @@ class ChoiceEnd(TypedDict):
     schema_violation: NotRequired[str]
     # Of a model whose weights were changed in place
     weights: NotRequired[list[WeightsOfTokens]]
+    routed_experts: NotRequired[ExpertsOfTokens]
     token_ids: NotRequired[list[int]]
 
 

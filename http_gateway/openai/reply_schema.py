@@ -43,6 +43,9 @@ class ReplyFields(BaseModel):
         | None
     ) = None
     return_token_ids: Annotated[bool, checked(RequestRoute.CHAT, "return_token_ids")] | None = None
+    return_routed_experts: (
+        Annotated[bool, checked(RequestRoute.CHAT, "return_routed_experts")] | None
+    ) = None
     return_tokens_as_token_ids: (
         Annotated[bool, checked(RequestRoute.CHAT, "return_tokens_as_token_ids")] | None
     ) = None
@@ -100,6 +103,7 @@ class ReplyFields(BaseModel):
             echo=echo,
             prompt_logprobs=prompt_logprobs,
             return_token_ids=bool(self.return_token_ids),
+            return_routed_experts=bool(self.return_routed_experts),
             truncate_prompt_tokens=self.truncate_prompt_tokens,
             add_special_tokens=self.add_special_tokens,
             skip_special_tokens=self.skip_special_tokens is not False,

@@ -58,6 +58,7 @@ class EngineLimits(CoreLimits, frozen=True, kw_only=True):
     # Tokens of one sequence that a step may try; 0: none. Stored by the old name.
     draft_tokens: int = msgspec.field(default=0, name="guesses")
     adapters: int = 0  # places for adapters
+    routed_experts: bool = False  # steps also give the ids of each token's experts
     # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
     # model has only one list.
     short_context: int | None = None

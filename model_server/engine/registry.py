@@ -14,6 +14,7 @@ from model_server.engine.parts.adapters import AdapterColumns
 from model_server.engine.parts.draft_states import DraftStates
 from model_server.engine.parts.grammar import Grammars
 from model_server.engine.parts.long_positions import LongPositions
+from model_server.engine.parts.routed_experts import RoutedExperts
 from model_server.engine.parts.scores import ScoredPrompts
 from model_server.engine.parts.thinking import BoundedThinking
 from model_server.engine.parts.tracing import Tracing
@@ -24,6 +25,7 @@ from model_server.engine.timing.step_times import StepTimes
 PARTS: tuple[type[EnginePart[Any]], ...] = (
     DraftStates,
     Tracing,
+    RoutedExperts,
     ScoredPrompts,
     BeamSearches,
     LongPositions,

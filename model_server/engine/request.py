@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.media.media_span import MediaSpan, with_numbers
@@ -101,6 +102,13 @@ class StepSpan(NamedTuple):
 UNTIMED = StepSpan(0.0, 0.0)
 
 
+class RouteRows(NamedTuple):
+    """The experts of some tokens of a sequence, one behind the other."""
+
+    start: int  # position of the first token
+    experts: np.ndarray  # u8 or u16[n, L, k], as of `RowResult.routes`
+
+
 class SequenceUpdate(msgspec.Struct, frozen=True):
     """Result of one step for one sequence. The last one has a `finish` or an `error`."""
 
@@ -113,6 +121,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     read_s: float = 0.0  # when the step was read, by `time.monotonic`; 0: no step gave it
     started_s: float = 0.0  # when the sequence first took a slot; 0: it never did
     chunks: tuple[PromptChunk, ...] = ()  # of a traced sequence, since its last update
+    routes: tuple[RouteRows, ...] = ()  # of one that asks for them, likewise
 
 
 def check(request: EngineRequest, context: int) -> None:

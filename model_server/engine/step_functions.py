@@ -46,6 +46,7 @@ class Computed(NamedTuple):
 
     logits: jax.Array  # f32[R, V]
     rows: jax.Array  # i32[len(ROW_COLUMNS), R]
+    routes: jax.Array | None = None  # u8 or u16[T, L, k]: experts of each token, where steps give
 
 
 class Outputs(NamedTuple):
@@ -54,6 +55,7 @@ class Outputs(NamedTuple):
     numbers: jax.Array  # i32[3, R]: tokens, log-probabilities as bits, ranks
     top_tokens: jax.Array  # i32[R, 20]
     top_logprobs: jax.Array  # f32[R, 20]
+    routes: jax.Array | None = None  # as of `Computed`
 
 
 def live_tokens(step: dict[str, jax.Array]) -> jax.Array:
@@ -158,6 +160,7 @@ def in_turn(
             computed = computed._replace(logits=placed)
         computed, pages, state = jax.lax.optimization_barrier((computed, pages, state))
         outputs, state = choose(computed, state, native=native)
+        outputs = outputs._replace(routes=computed.routes)
         return jax.lax.optimization_barrier(((pages, state), outputs))
 
     def steps(leaves: Any, pages: Any, vectors: jax.Array, state: SlotState) -> Any:

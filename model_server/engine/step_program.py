@@ -42,6 +42,7 @@ from model_server.kernels.pages import Overwrite, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.decoder import ShownStreams, set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
+from model_server.models.layers.shown_routes import shown_routes
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint
@@ -155,7 +156,7 @@ class StepProgram:
         # are.
         made: Any = self.everywhere
         if self.state is not None:
-            made = Computed(*[self._logits, made])
+            made = Computed(*[self._logits, made, made if self.limits.routed_experts else None])
         shown = () if self.shows is None else (self.everywhere,)
         jitted = jax.jit(
             self._trace(layout),
@@ -313,7 +314,12 @@ class StepProgram:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if self.shows:
                 model.shown = ShownStreams(self.shows)
-            if stage is None:
+            routes = None
+            if self.limits.routed_experts:
+                with shown_routes() as noted:
+                    hidden, pages = run_step(model, pages, parts, batch, given, buffer, levels)
+                routes = jnp.stack(noted, axis=1)
+            elif stage is None:
                 hidden, pages = run_step(model, pages, parts, batch, given, buffer, levels)
             else:
                 first = stage.is_first
@@ -325,7 +331,8 @@ class StepProgram:
                 hidden = model.final_norm(hidden)
             rows = hidden.at[parts["row_index"]].get(mode="promise_in_bounds")
             settings = vector[layout.choices :].reshape(-1, layout.logit_rows)
-            return Computed(model.logits(rows), settings), pages, *self._shown(model, hidden)
+            computed = Computed(model.logits(rows), settings, routes)
+            return computed, pages, *self._shown(model, hidden)
 
         return step
 

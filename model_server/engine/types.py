@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 
 from model_server.engine.media.media_span import RowMedia
 
@@ -99,6 +100,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     given: int = -1  # a decode's token; -1: the slot's last one, which the host may not know yet
     media: RowMedia | None = None  # of a model with an encoder, where it tells anything
     state: int = 0  # page of the state behind a draft token; 0: the one in the slot's table
+    routes: bool = False  # give the experts of its tokens, too
 
     @property
     def count(self) -> int:
@@ -178,6 +180,8 @@ class RowResult(msgspec.Struct, frozen=True):
     # With `Row.target_tops`: of each target, its rank (1: the likeliest) and the likeliest tokens.
     target_ranks: tuple[int, ...] = ()
     target_tops: tuple[Top, ...] = ()
+    # With `Row.routes`: u8 or u16[count, L, k], ids of the experts of each token by layer with any.
+    routes: np.ndarray | None = None
 
 
 class StepResult(msgspec.Struct, frozen=True):

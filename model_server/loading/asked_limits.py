@@ -85,6 +85,7 @@ class AskedLimits:
             prefix_cache=config.prefix_cache,
             windows=self._windows(context),
             adapters=recipe.adapters.places if recipe.adapters else 0,
+            routed_experts=recipe.routed_experts,
             draft_tokens=placed.draft_tokens,
             max_decodes=None if decodes == slots else decodes,
             steps_per_launch=self._steps_per_launch,

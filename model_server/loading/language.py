@@ -43,7 +43,7 @@ from model_server.loading.loaded_model import Report
 from model_server.loading.media.image_tokens import check_image_tokens
 from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedGradients
-from model_server.loading.served_recipe import check_behind_proxy, recipe_of
+from model_server.loading.served_recipe import check_behind_proxy, check_routed_experts, recipe_of
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
 from model_server.models.recipe import Recipe
@@ -118,6 +118,7 @@ class LanguageModels:
         )
         try:
             check_behind_proxy(recipe, self.config)
+            check_routed_experts(recipe, self.config)
             load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
             self._check_order(load.order)
         finally:

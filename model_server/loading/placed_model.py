@@ -231,6 +231,11 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
             param="overrides.MAX_ADAPTERS",
         )
     _check_recurrent(recipe)
+    if recipe.routed_experts and not any("experts" in each.axes for each in blueprint.declarations):
+        raise InvalidRequest(
+            "RETURN_ROUTED_EXPERTS is true, and this model has no routed experts: leave it out",
+            param="overrides.RETURN_ROUTED_EXPERTS",
+        )
     draft = None
     if recipe.draft is not None:
         draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)

@@ -70,6 +70,25 @@ def recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | Emb
     return with_usable_media(made, spec.overrides, proxied=is_proxied())
 
 
+def check_routed_experts(recipe: Recipe, config: ModelServerConfig) -> None:
+    """Raise InvalidRequest where a host could not tell which experts all tokens used."""
+    if not recipe.routed_experts:
+        return
+    for holds, where, remedy in (
+        (recipe.stages > 1, "stages before the last give no answers", "publish without NUM_STAGES"),
+        (
+            config.gives_pages or config.takes_pages,
+            "other servers or islands compute its prompts",
+            "start the server without --prefill, --prefill_servers and --prefill_islands",
+        ),
+    ):
+        if holds:
+            raise InvalidRequest(
+                f"RETURN_ROUTED_EXPERTS is true, but {where}: {remedy}, or leave it out",
+                param="overrides.RETURN_ROUTED_EXPERTS",
+            )
+
+
 def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
     """Raise InvalidRequest for what a model cannot have on islands behind a proxy server."""
     if not is_proxied():

@@ -38,6 +38,8 @@ _MEANINGS = {
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
+    "RETURN_ROUTED_EXPERTS": "true: answers can tell which experts each token used, for requests "
+    "with `return_routed_experts` ([training.md](../how_to/training.md#replay-the-routes))",
     "SPECULATION": 'draft tokens: `"off"`; `"ngram"`: what followed the last ones '
     'before; `"draft"`: also those of a draft model; `"mtp"`: also those of the draft layers in '
     'the checkpoint; null: as `"ngram"`, in rows of the decode batch that are not used '

@@ -55,6 +55,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "NUM_STAGES": 1,  # pipeline stages: groups of hosts, each with its own mesh
     "MAX_ADAPTERS": 0,  # LoRA adapters of this model in memory at once; 0: none
     "MAX_ADAPTER_RANK": _USUAL_RANK,  # of an adapter
+    "RETURN_ROUTED_EXPERTS": False,  # steps also give which experts each token used
     **SPECULATION_DEFAULTS,
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
@@ -98,8 +99,7 @@ class Recipe:
     query_format: str | None  # chat, raw; None: chat if there is a template
     defaults: SamplingParams
     kv_cache_bytes: int | None = None  # on each device; None: the server's flag
-    # True: as long a context as memory holds; False: `max_context`; None: as the server's flag says
-    auto_context: bool | None = None
+    auto_context: bool | None = None  # as long as memory holds; None: as the server's flag says
     tokenized_input: bool = False  # a Saxml query is a list of token ids
     tokenized_output: bool = False  # and so is its answer
     start_token: int | None = None  # for an empty text, without a tokenizer of its own
@@ -110,6 +110,7 @@ class Recipe:
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model
     adapters: AdapterRoom | None = None  # None: no room for any
+    routed_experts: bool = False  # steps also give which experts each token used
     speculation: Speculation = Speculation()
     # Longest sequence that is rotated by the short one of two lists of factors; None: one list
     short_context: int | None = None
@@ -383,6 +384,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "mesh_shape": parse_mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
         "adapters": _adapters(values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]),
+        "routed_experts": values.get("RETURN_ROUTED_EXPERTS", False),
         "speculation": parse_speculation(values),
         "rules": parse_rules(values["SHARDING_RULES"]),
         "max_context": wanted or own_context,

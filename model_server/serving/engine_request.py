@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
+from model_server.engine.parts.routed_experts import ShowRoutes
 from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
@@ -109,6 +110,7 @@ def make_engine_request(
         device_sampling = _device_sampling(sampling, stop_ids, loaded.tokenizer)
         beams, device_sampling = None, replace(device_sampling, guided=grammar is not None)
     answer = request.answer or _NO_ANSWER
+    shown = ShowRoutes() if request.reply.return_routed_experts else None
     scores = request.reply.prompt_logprobs is not None or sampling.max_tokens == 0
     first = max(1, answer.prompt_logprobs)  # token whose score is not told yet
     return EngineRequest(
@@ -124,7 +126,7 @@ def make_engine_request(
         priority=request.priority,
         salt=request.cache_salt,
         answer=answer.token_ids,
-        settings=() if thinking is None else (thinking,),
+        settings=tuple(filter(None, (thinking, shown))),
     )
 
 

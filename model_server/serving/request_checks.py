@@ -90,6 +90,11 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
         raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
     if reply.suffix is not None:
         _check_suffix(request)
+    if reply.return_routed_experts and request.sampling.max_tokens == 0:
+        raise InvalidRequest(
+            "return_routed_experts comes with the end of an answer, and max_tokens is 0: ask for 1",
+            param="return_routed_experts",
+        )
     if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
         raise InvalidRequest(
             "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "

@@ -17,8 +17,11 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.parts.routed_experts import ShowRoutes, ToldRoutes
 from model_server.engine.running.ops import ForgetWeights, ReadWeights, WriteWeights
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
@@ -39,6 +42,8 @@ class SampledAnswer(NamedTuple):
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]  # of each token, as it was chosen
     weights: tuple[WeightRun, ...]  # which computed them
+    # u8 or u16[prompt and answer but the last token, layers with experts, k], if asked for
+    routed_experts: np.ndarray | None = None
 
 
 class _Collected:
@@ -49,6 +54,7 @@ class _Collected:
         self.logprobs: list[float] = []
         self.scores: list[float] = []
         self.runs: list[WeightRun] = []
+        self.routes = ToldRoutes()
         self.ended: Future[None] = Future()
 
 
@@ -106,20 +112,30 @@ class Sampler:
         temperature: float = 1.0,
         seed: int = 0,
         stop_ids: Sequence[int] = (),
+        routed_experts: bool = False,
     ) -> list[SampledAnswer]:
-        """Answer every prompt of token ids; the n-th draws with seed + n. Raises as the engine."""
+        """Answer every prompt of token ids; the n-th draws with seed + n. Raises as the engine.
+
+        routed_experts: answers have the experts of their tokens; the model is to be loaded with
+        RETURN_ROUTED_EXPERTS.
+        """
+        settings = (ShowRoutes(),) if routed_experts else ()
         asked = [
             EngineRequest(
                 prompt=tuple(prompt),
                 sampling=Sampling(temperature, 0, 1.0, seed=seed + number),
                 max_tokens=max_tokens,
                 stop_ids=frozenset(stop_ids),
+                settings=settings,
             )
             for number, prompt in enumerate(prompts)
         ]
         return [
-            SampledAnswer(tuple(each.tokens), tuple(each.logprobs), tuple(each.runs))
-            for each in self._answers(asked)
+            SampledAnswer(
+                *(tuple(each.tokens), tuple(each.logprobs), tuple(each.runs)),
+                each.routes.first(len(prompt) + len(each.tokens) - 1) if routed_experts else None,
+            )
+            for prompt, each in zip(prompts, self._answers(asked), strict=True)
         ]
 
     def score(
@@ -206,6 +222,7 @@ class Sampler:
     def _take(self, collected: _Collected, update: SequenceUpdate) -> None:
         result = update.result
         collected.scores += result.target_logprobs
+        collected.routes.add(update.routes)
         if result.token is not None:
             collected.tokens.append(result.token)
             collected.logprobs.append(result.logprob)

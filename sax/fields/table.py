@@ -352,6 +352,7 @@ _REPLIES = (
     _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
     _text("suffix", TEXT_BYTES, RequestRoute.COMPLETIONS, RequestRoute.OLLAMA_GENERATE, *_OURS),
     _flag("return_token_ids", *_OPENAI, *_OURS),
+    _flag("return_routed_experts", *_OPENAI, *_OURS),
     _flag("return_tokens_as_token_ids", *_OPENAI),
     _integer("truncate_prompt_tokens", -1, _INT32, *_OPENAI, *_OURS),
     _flag(

@@ -174,7 +174,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., logprobs: _Optional[int] = ..., stop_sequence: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., max_thinking_tokens: _Optional[int] = ..., beam_size: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: bool = ..., tokens_per_beam: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., choice: _Optional[_Iterable[str]] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("echo", "prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "add_special_tokens", "skip_special_tokens", "include_stop_str_in_output", "suffix")
+    __slots__ = ("echo", "prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "add_special_tokens", "skip_special_tokens", "include_stop_str_in_output", "suffix", "return_routed_experts")
     ECHO_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class Reply(_message.Message):
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SUFFIX_FIELD_NUMBER: _ClassVar[int]
+    RETURN_ROUTED_EXPERTS_FIELD_NUMBER: _ClassVar[int]
     echo: bool
     prompt_logprobs: int
     return_token_ids: bool
@@ -191,7 +192,8 @@ class Reply(_message.Message):
     skip_special_tokens: bool
     include_stop_str_in_output: bool
     suffix: str
-    def __init__(self, echo: bool = ..., prompt_logprobs: _Optional[int] = ..., return_token_ids: bool = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., skip_special_tokens: bool = ..., include_stop_str_in_output: bool = ..., suffix: _Optional[str] = ...) -> None: ...
+    return_routed_experts: bool
+    def __init__(self, echo: bool = ..., prompt_logprobs: _Optional[int] = ..., return_token_ids: bool = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., skip_special_tokens: bool = ..., include_stop_str_in_output: bool = ..., suffix: _Optional[str] = ..., return_routed_experts: bool = ...) -> None: ...
 
 class AnswerSoFar(_message.Message):
     __slots__ = ("token_ids", "score", "prompt_logprobs", "version", "traceparent")
@@ -320,7 +322,7 @@ class AnswerFormat(_message.Message):
     def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ..., calls: _Optional[str] = ..., kinds: _Optional[str] = ..., reasoning_begin: _Optional[str] = ..., reasoning_end: _Optional[str] = ..., generic: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format", "reasoning_tokens", "schema_violation", "weights")
+    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format", "reasoning_tokens", "schema_violation", "weights", "routed_experts")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +346,7 @@ class Chunk(_message.Message):
     REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VIOLATION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    ROUTED_EXPERTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -367,7 +370,22 @@ class Chunk(_message.Message):
     reasoning_tokens: int
     schema_violation: str
     weights: _containers.RepeatedCompositeFieldContainer[WeightRun]
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., reasoning_tokens: _Optional[int] = ..., schema_violation: _Optional[str] = ..., weights: _Optional[_Iterable[_Union[WeightRun, _Mapping]]] = ...) -> None: ...
+    routed_experts: RoutedExperts
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., reasoning_tokens: _Optional[int] = ..., schema_violation: _Optional[str] = ..., weights: _Optional[_Iterable[_Union[WeightRun, _Mapping]]] = ..., routed_experts: _Optional[_Union[RoutedExperts, _Mapping]] = ...) -> None: ...
+
+class RoutedExperts(_message.Message):
+    __slots__ = ("data", "tokens", "layers", "experts", "width")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    EXPERTS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    tokens: int
+    layers: int
+    experts: int
+    width: int
+    def __init__(self, data: _Optional[bytes] = ..., tokens: _Optional[int] = ..., layers: _Optional[int] = ..., experts: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
 
 class WeightRun(_message.Message):
     __slots__ = ("version", "tokens")

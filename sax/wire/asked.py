@@ -7,6 +7,7 @@ import msgspec
 from sax import call_form
 from sax.chat import AnswerFormat
 from sax.proto import tokens_pb2
+from sax.routed_experts import RoutedExpertIds
 from sax.types import AnswerSoFar, HypothesisText, TokenChunk, TokenLogprob
 from sax.weights import WeightRun
 from sax.wire.prompts import extend, put
@@ -119,3 +120,16 @@ def put_weights(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
 
 def decode_weight_runs(msg: tokens_pb2.Chunk) -> tuple[WeightRun, ...]:
     return tuple(WeightRun(run.version, run.tokens) for run in msg.weights)
+
+
+def put_routed_experts(msg: tokens_pb2.Chunk, found: RoutedExpertIds) -> None:
+    made = msg.routed_experts
+    made.data, made.width = found.data, found.width
+    made.tokens, made.layers, made.experts = found.shape
+
+
+def decode_routed_experts(msg: tokens_pb2.Chunk) -> RoutedExpertIds | None:
+    if not msg.HasField("routed_experts"):
+        return None
+    found = msg.routed_experts
+    return RoutedExpertIds(found.data, found.tokens, found.layers, found.experts, found.width)

@@ -21,6 +21,7 @@ from sax.wire.asked import (
     decode_answer_format,
     decode_hypothesis,
     decode_logprob,
+    decode_routed_experts,
     decode_stop_reason,
     decode_weight_runs,
     encode_logprob,
@@ -28,6 +29,7 @@ from sax.wire.asked import (
     put_answer_format,
     put_hypotheses,
     put_prompt_part,
+    put_routed_experts,
     put_weights,
 )
 from sax.wire.prompts import decode_options, decode_prompt, extend, put, put_prompt, update
@@ -133,6 +135,8 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         put_answer_format(msg.answer_format, chunk.answer_format)
     if chunk.weights:
         put_weights(msg, chunk)
+    if chunk.routed_experts is not None:
+        put_routed_experts(msg, chunk.routed_experts)
     if isinstance(chunk.stop_reason, str):
         msg.stop_text = chunk.stop_reason
     elif chunk.stop_reason is not None:
@@ -165,6 +169,7 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         reasoning_tokens=msg.reasoning_tokens,
         schema_violation=msg.schema_violation,
         weights=decode_weight_runs(msg) if msg.weights else (),
+        routed_experts=decode_routed_experts(msg),
     )
 
 

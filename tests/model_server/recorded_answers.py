@@ -6,9 +6,11 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.parts.routed_experts import ShowRoutes, ToldRoutes
 from model_server.engine.running.ops import Runner
 from model_server.engine.timing.step_times import StepTimes
 
@@ -53,6 +55,29 @@ class Recorder:
 
     def close(self) -> None:
         self.engine.drain(60)
+
+
+class RouteRecorder(Recorder):
+    """Also keeps the experts that each sequence was told of."""
+
+    def __init__(self, runner: Runner, times: StepTimes | None = None) -> None:
+        self._routes: dict[int, ToldRoutes] = {}
+        super().__init__(runner, times)
+
+    def _deliver(self, updates: list[SequenceUpdate]) -> None:
+        for update in updates:
+            self._routes.setdefault(update.sequence, ToldRoutes()).add(update.routes)
+        super()._deliver(updates)
+
+    def routed(self, asked: Sequence[EngineRequest], at_once: int = 1) -> list[np.ndarray]:
+        """Return the experts of all tokens of each request but the last: u8[n, L, k]."""
+        self._routes.clear()
+        shown = [replace(each, settings=(*each.settings, ShowRoutes())) for each in asked]
+        found = zip(asked, self.answers(shown, at_once), sorted(self._routes), strict=True)
+        return [
+            self._routes[id].first(len(each.prompt + each.answer + answer.tokens) - 1)
+            for each, answer, id in found
+        ]
 
 
 def scoring(request: EngineRequest, answer: Answer) -> EngineRequest:

@@ -18,6 +18,7 @@ import numpy as np
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.running.ops import DONE, Choose, Op, Pending
+from model_server.engine.running.row_details import scored, top_of, with_routes
 from model_server.engine.running.runner_part import Prepare, RunnerPart
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
@@ -32,7 +33,7 @@ from model_server.engine.step_program import (
     masks_name,
     series_name,
 )
-from model_server.engine.types import Row, RowResult, SlotMask, SlotSampling, Step, StepResult, Top
+from model_server.engine.types import RowResult, SlotMask, SlotSampling, Step, StepResult
 from model_server.kernels.local_devices import zeros_from_host
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
@@ -101,11 +102,13 @@ class CompiledSteps:
         # Let go of together, at the end: behind a proxy each time is a request.
         replaced = self.pages, self.state
         bucket = self.bucket(first)
-        packed = [self.arrays.pack(step, self.layouts[bucket]) for step in steps]
+        layout = self.layouts[bucket]
+        packed = [self.arrays.pack(step, layout) for step in steps]
         vectors, ranges = [vector for vector, _ in packed], [places for _, places in packed]
         self.write(self.packed_writes(first))
         self.copy(first.copies)
-        launched = Launched(steps, ranges, [self._tops[row.slot] for row in first.rows])
+        tops = [self._tops[row.slot] for row in first.rows]
+        launched = Launched(steps, ranges, tops, layout=layout)
         if len(steps) > 1:
             launched.chosen(self._series(bucket, np.stack(vectors)))
         elif first.guided:
@@ -190,8 +193,8 @@ class CompiledSteps:
         """Choose a token for each row of logits; the next forward pass takes it from the device."""
         with self.held:
             call = self.compiled[choice_name(computed.logits.shape[0])]
-            outputs, self.state = call(computed, self.state)
-        return outputs
+            outputs, self.state = call(computed._replace(routes=None), self.state)
+        return outputs._replace(routes=computed.routes)
 
 
 _NO_RESULT = RowResult()
@@ -206,12 +209,14 @@ class Launched:
         ranges: Sequence[Sequence[tuple[int, int]]],
         tops: Sequence[int],
         outputs: Outputs | None = None,
+        layout: ColumnLayout | None = None,
     ) -> None:
         """ranges: of each step, the first logit row of each row and the one behind its last.
 
         tops: how many likeliest tokens each row returns, of every step. outputs: with a first axis
-        of steps if there are several; None until the tokens are chosen.
+        of steps if there are several; None until the tokens are chosen. layout: for `Row.routes`.
         """
+        self._layout = layout
         self._steps = steps
         self._ranges = ranges
         self._tops = tops
@@ -222,8 +227,10 @@ class Launched:
         self._outputs = outputs
         rows = (row for step in self._steps for row in step.rows)
         rivals = any(self._tops) or any(row.target_tops for row in rows)
-        for array in outputs if rivals else outputs[:1]:
+        for array in outputs[:3] if rivals else outputs[:1]:
             array.copy_to_host_async()
+        if outputs.routes is not None and any(row.routes for row in self._steps[0].rows):
+            outputs.routes.copy_to_host_async()
 
     def result(self) -> list[StepResult]:
         assert self._outputs is not None, "its tokens were not chosen"
@@ -238,34 +245,18 @@ class Launched:
         logprobs = numbers[1].view(np.float32).tolist()
         rows = []
         for row, (first, end), tops in zip(step.rows, ranges, self._tops, strict=True):
-            result = _scored(outputs, row, first, numbers) if row.targets else _NO_RESULT
+            result = scored(outputs, row, first, numbers) if row.targets else _NO_RESULT
             if row.yields:
-                top = _top(outputs, end - 1, tops) if tops else ()
+                top = top_of(outputs, end - 1, tops) if tops else ()
                 result = RowResult(
                     tokens[end - 1], logprobs[end - 1], top, result.target_logprobs,
                     result.target_ranks, result.target_tops,
                 )  # fmt: skip
             rows.append(result)
+        if outputs.routes is not None and any(row.routes for row in step.rows):
+            assert self._layout is not None, "rows ask for their experts"
+            rows = with_routes(step, rows, self._layout, outputs.routes)
         return StepResult(step.number, tuple(rows))
-
-
-def _scored(outputs: Outputs, row: Row, first: int, numbers: np.ndarray) -> RowResult:
-    end = first + len(row.targets)
-    logprobs = tuple(numbers[1, first:end].view(np.float32).tolist())
-    if row.target_tops is None:
-        return RowResult(target_logprobs=logprobs)
-    tops = tuple(_top(outputs, each, row.target_tops) for each in range(first, end))
-    return RowResult(
-        target_logprobs=logprobs,
-        target_ranks=tuple(numbers[2, first:end].tolist()),
-        target_tops=tops,
-    )
-
-
-def _top(outputs: Outputs, row: int, count: int) -> Top:
-    tokens = np.asarray(outputs.top_tokens)[row, :count].tolist()
-    logprobs = np.asarray(outputs.top_logprobs)[row, :count].tolist()
-    return tuple(zip(tokens, logprobs, strict=True))
 
 
 class _PartOfArray:
@@ -281,5 +272,5 @@ class _PartOfArray:
 
 def _of_step(outputs: Outputs, index: int) -> Outputs:
     """Return the outputs of one step of a series."""
-    every: Any = [_PartOfArray(array, index) for array in outputs]
+    every: Any = [array if array is None else _PartOfArray(array, index) for array in outputs]
     return Outputs(*every)

@@ -28,6 +28,7 @@ from model_server.models.layers.layers import (
     sum_in_order,
 )
 from model_server.models.layers.routing import Routes
+from model_server.models.layers.shown_routes import note_routes
 from model_server.models.weights.divided_product import mesh_of
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.source import Portion, Stacked, Tensor, Transposed
@@ -241,7 +242,7 @@ class Experts(nnx.Module):
         form: WeightForm,
         weigh_inputs: bool = False,
     ) -> None:
-        self.gated = sources.gate is not None
+        self.gated, self.count = sources.gate is not None, sources.count
         self.live: LiveRows = nnx.data(None)
         self._declare(embed, ffw, sources, form, tiles=form.tiles)
         held = tuple(part.get_value() for part in self._weights if part is not None)
@@ -291,6 +292,7 @@ class Experts(nnx.Module):
         return isinstance(self.up.get_value(), TiledExperts)
 
     def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
+        note_routes(routes.experts, self.count)
         biases = ExpertBiases(self.gate_bias[...], self.up_bias[...]) if self.biased else None
         if self.division is None:
             made = in_tiles(

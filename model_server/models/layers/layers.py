@@ -21,6 +21,7 @@ from model_server.kernels.cpu import rows
 from model_server.kernels.cpu.tiles import dense_product
 from model_server.kernels.row_sums import standardized, unit
 from model_server.models.layers.low_rank import LowRank
+from model_server.models.layers.shown_routes import are_shown, note_all, shown_routes
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.source import (
@@ -417,7 +418,21 @@ def activation_of(name: Any) -> Activation:
     return _ACTIVATIONS[name]
 
 
-@jax.jit
 def run_layer(layer: Any, *inputs: Any) -> Any:
     """Call a layer. Layers of one shape are traced once: the rest hit jit's cache."""
+    if not are_shown():
+        return _run(layer, *inputs)
+    made, noted = _run_shown(layer, *inputs)
+    note_all(noted)
+    return made
+
+
+@jax.jit
+def _run(layer: Any, *inputs: Any) -> Any:
     return layer(*inputs)
+
+
+@jax.jit
+def _run_shown(layer: Any, *inputs: Any) -> tuple[Any, list[jax.Array]]:
+    with shown_routes() as noted:
+        return layer(*inputs), noted

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
+from model_server.engine.parts.routed_experts import ShowRoutes, ToldRoutes
 from model_server.engine.request import PromptChunk
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
@@ -200,12 +201,15 @@ class RequestAccount:
         self._intervals = servable.token_intervals
         self._weights = servable.weights
         self._runs: list[WeightRun] = []  # of all tokens of the answer so far
+        self._routes: ToldRoutes | None = None  # None: nobody asked for them
         stats.begin()
 
     def told(self, engine_request: EngineRequest) -> EngineRequest:
         """Return the engine's request with what the trace needs."""
         if engine_request.answer:
             self._runs = [WeightRun("", len(engine_request.answer))]
+        if engine_request.setting(ShowRoutes) is not None:
+            self._routes = ToldRoutes()
         return engine_request if self.trace is None else replace(engine_request, traced=True)
 
     def submitted(self, engine_request: EngineRequest) -> None:
@@ -214,12 +218,17 @@ class RequestAccount:
     def traced(
         self, update: SequenceUpdate, chunk_of: Callable[[SequenceUpdate], TokenChunk]
     ) -> TokenChunk:
-        """Return the chunk of an update, and note what making it took, and which weights."""
+        """Return the chunk of an update, and note what making it took, and what computed it."""
         if update.result.token is not None or update.hypotheses:
             add_run(self._runs, self._weights.version or PUBLISHED)
+        if self._routes is not None:
+            self._routes.add(update.routes)
         chunk = self._traced(update, chunk_of)
         if chunk.finish_reason and self._weights.version:
-            return replace(chunk, weights=runs_of(self._runs, chunk.completion_tokens))
+            chunk = replace(chunk, weights=runs_of(self._runs, chunk.completion_tokens))
+        if chunk.finish_reason and self._routes is not None:
+            computed = chunk.prompt_tokens + chunk.completion_tokens - 1
+            chunk = replace(chunk, routed_experts=self._routes.encoded(computed))
         return chunk
 
     def _traced(

@@ -6,10 +6,12 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest
 from model_server.engine.limits import EngineLimits
+from model_server.engine.parts.routed_experts import ShowRoutes
 from model_server.engine.registry import finish_of
 from model_server.engine.request import Finish
 from model_server.grammars.grammar_state import BegunGrammar, CompiledGrammar
 from model_server.serving.answers.detokenizer import Detokenizer
+from sax.errors import Unavailable
 from sax.types import AnswerSoFar
 
 
@@ -25,7 +27,20 @@ def resumed(asked: EngineRequest, text: Detokenizer, answer: AnswerSoFar) -> Eng
 
 
 def finished(asked: EngineRequest, limits: EngineLimits) -> Finish | None:
-    """Return the finish reason of a request with nothing left to compute."""
+    """Return the finish reason of a request with nothing left to compute.
+
+    Raises Unavailable if it asks for what only computing tells.
+    """
+    finish = _finished(asked, limits)
+    if finish and asked.setting(ShowRoutes):
+        raise Unavailable(
+            "return_routed_experts: the answer is complete, and its replica was lost before it "
+            "told the experts: send the request again"
+        )
+    return finish
+
+
+def _finished(asked: EngineRequest, limits: EngineLimits) -> Finish | None:
     if asked.score_from is not None:
         return None
     if asked.answer and (finish := finish_of(asked, limits)):

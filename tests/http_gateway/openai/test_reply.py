@@ -1,7 +1,9 @@
 import json
 
+from http_gateway.openai.events import ChatEvents
 from http_gateway.openai.reply import Head, Transcript, best, chat_body, completion_body, usage
 from http_gateway.openai.shape import Shape
+from sax.routed_experts import RoutedExpertIds
 from sax.types import TokenChunk, TokenLogprob
 
 HEAD = Head("id-1", 1700000000, 'smol"lm')
@@ -88,3 +90,15 @@ def test_what_was_asked_for_of_the_prompt_is_in_each_choice_or_once_for_a_chat()
     chat = json.loads(chat_body(HEAD, [said], counts, shape))
     assert (chat["prompt_logprobs"], chat["prompt_token_ids"]) == (listed, [7, 7])
     assert chat["choices"][0]["token_ids"] == [8]
+
+
+def test_the_experts_of_tokens_end_a_choice_of_a_body_and_of_a_stream():
+    found = RoutedExpertIds(bytes([1, 2, 0, 3]), 2, 1, 2, 1)
+    chunk = TokenChunk("a", (7,), finish_reason="length", routed_experts=found)
+    wanted = {"dtype": "uint8", "shape": [2, 1, 2], "data": "AQIAAw=="}
+    said = transcript(chunk)
+    for body in (chat_body, completion_body):
+        (choice,) = json.loads(body(HEAD, [said], usage([said], 1), Shape()))["choices"]
+        assert choice["routed_experts"] == wanted
+    events = ChatEvents(HEAD, 0, Shape())(chunk).decode().split("\n\n")
+    assert json.loads(events[-2][6:])["choices"][0]["routed_experts"] == wanted

@@ -123,6 +123,12 @@ class RunnerBroke(Exception):
     """What a FakeRunner raises at the step it was told to fail at."""
 
 
+def experts_of(tokens: Seq[int], start: int) -> np.ndarray:
+    """u8[n, 2, 1]: a layer's expert is the token's, and another's the position's."""
+    places = np.arange(start, start + len(tokens))
+    return (np.stack([np.asarray(tokens), places], axis=1)[..., None] % 256).astype(np.uint8)
+
+
 class FakeRunner:
     """Computes steps by the arithmetic above; counts what is in flight."""
 
@@ -316,6 +322,9 @@ class FakeRunner:
                 seen[-1] = GARBAGE  # the state is of other tokens
         self._check_turned(row, len(seen))
         result = self._score(row, seen[:-1] if row.yields else seen)
+        if row.routes:
+            assert self.limits.routed_experts, "its limits allow no such row"
+            result = replace(result, routes=experts_of(tokens, row.start))
         return self._sample(row.slot, seen, result, allowed) if row.yields else result
 
     def _check_turned(self, row: Row, count: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -28,7 +29,15 @@ from sax.errors import (
     ShuttingDown,
 )
 from sax.tracing import NO_TRACER, Tracer
-from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
+from sax.types import (
+    GenerateRequest,
+    Message,
+    ModelSpec,
+    ReplyOptions,
+    SamplingParams,
+    TokenChunk,
+)
+from tests.model_server.engine.fake_runner import experts_of
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
 from tests.model_server.waiting import until
 from tests.skipped_time import skip
@@ -391,3 +400,27 @@ async def test_a_score_has_a_time_limit_too() -> None:
             await scoring
         assert await handler.admission.drain(60)
         gate.release(9)
+
+
+async def test_the_last_chunk_has_the_experts_of_all_tokens_but_the_last() -> None:
+    """Also where a stop string ends the answer, of which the engine does not know."""
+    models = FakeModels(limits=structs.replace(LIMITS, routed_experts=True, prefix_cache="shared"))
+    shown = ReplyOptions(return_routed_experts=True)
+    answer = answer_to("hi" * 40, 5)
+    async with handling(models) as handler:
+        for stop, told in (((), 5), ((text_of(answer[2:3]),), 3)):
+            connection = TokenStream(handler, GENERATE_STREAM)
+            connection.start(1, replace(question("hi" * 40, stop=stop), reply=shown))
+            *others, last = (await collect(connection))[1]
+            assert not any(each.routed_experts for each in others if isinstance(each, TokenChunk))
+            assert isinstance(last, TokenChunk)
+            assert last.routed_experts is not None
+            tokens = [*b"hi" * 40, *answer[: told - 1]]
+            assert last.completion_tokens == told
+            np.testing.assert_array_equal(last.routed_experts.ids, experts_of(tokens, 0))
+        none = replace(question(max_tokens=0), reply=replace(shown, prompt_logprobs=1))
+        with pytest.raises(InvalidRequest, match="return_routed_experts comes with the end"):
+            handler.start(none, GENERATE_STREAM, lambda _: None)
+    async with handling(FakeModels()) as handler:
+        with pytest.raises(InvalidRequest, match="publish it with RETURN_ROUTED_EXPERTS"):
+            handler.start(replace(question(), reply=shown), GENERATE_STREAM, lambda _: None)

@@ -15,6 +15,7 @@ from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.passes import Classified, Embedded, Gradients, PairScores
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
+from sax.routed_experts import RoutedExpertIds
 from sax.types import (
     AnswerFormat,
     AnswerSoFar,
@@ -188,6 +189,7 @@ REPLIES = st.builds(
     echo=st.booleans(),
     prompt_logprobs=st.none() | I32,
     return_token_ids=st.booleans(),
+    return_routed_experts=st.booleans(),
     truncate_prompt_tokens=st.none() | st.integers(-1, 100),
     add_special_tokens=st.none() | st.booleans(),
     skip_special_tokens=st.booleans(),
@@ -288,6 +290,8 @@ CHUNKS = st.builds(
     answer_format=FORMATS,
     reasoning_tokens=I32,
     schema_violation=TEXT,
+    routed_experts=st.none()
+    | st.builds(RoutedExpertIds, st.binary(max_size=8), I32, I32, I32, st.sampled_from([1, 2])),
 )
 
 

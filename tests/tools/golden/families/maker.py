@@ -99,14 +99,14 @@ def _run(
 
     from tests.tools.golden.families.routing import smallest_margin
 
-    model = _loaded(case, config, shapes)
+    model = loaded(case, config, shapes)
     with torch.no_grad(), smallest_margin(model) as margins:
         out = model(torch.from_numpy(prompt)[None])
     result = out.last_hidden_state if config["model_type"] in ENCODERS else out.logits
     return result[0].numpy(), min(margins, default=float("inf"))
 
 
-def _loaded(case: Case, config: Mapping[str, Any], shapes: Shapes) -> Any:
+def loaded(case: Case, config: Mapping[str, Any], shapes: Shapes) -> Any:
     spare = case.spare(config)
     return common.loaded(
         _class_of(config),
@@ -119,7 +119,7 @@ def _loaded(case: Case, config: Mapping[str, Any], shapes: Shapes) -> Any:
 
 def _computed(case: Case, config: Mapping[str, Any], shapes: Shapes) -> dict[str, np.ndarray]:
     """What transformers saves of the tensors that it computes."""
-    saved = common.saved_tensors(_loaded(case, config, shapes)) if case.computed else {}
+    saved = common.saved_tensors(loaded(case, config, shapes)) if case.computed else {}
     return {name: tensor for name, tensor in saved.items() if name.endswith(case.computed)}
 
 
