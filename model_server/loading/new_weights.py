@@ -23,6 +23,7 @@ from model_server.checkpoints.named_tensors import (
     SingleTensorFile,
     shared_memory,
 )
+from model_server.checkpoints.packed import FLOAT4
 from model_server.checkpoints.roots import local_place
 from model_server.engine.worker import Worker
 from model_server.loading.deployment import Deployment
@@ -117,17 +118,20 @@ class HostWeights:
         return {place: as_bytes(array) for place, array in zip(places, arrays, strict=True)}
 
     def _check_form(self, checkpoint: Checkpoint, wanted: Sequence[_ReplacedWeight]) -> None:
-        """Raise CheckpointError for a weight that is kept as stored, and is stored otherwise."""
+        """Raise CheckpointError for a weight kept in a form in which nothing is quantised here."""
         there = set(checkpoint.names())
         for each in wanted:
             declared = each.declared
-            if not declared.kept or not there.issuperset(declared.source.names):
+            names = declared.source.names
+            if not declared.kept or not there.issuperset(names):
                 continue
-            if any(checkpoint.packing(name) is None for name in declared.source.names):
+            if declared.packing is None or declared.packing.kind != FLOAT4:
+                continue  # what is stored otherwise is quantised in the model's form
+            if any(checkpoint.packing(name) != declared.packing for name in names):
                 raise CheckpointError(
-                    f"{declared.source.names[0]} is not quantised, and the model was published to "
-                    "keep weights as they are stored: publish it with QUANTIZE=int8 or int4, which "
-                    "quantises new weights as well"
+                    f"{names[0]} is not stored in MXFP4 or NVFP4, in which the model was published "
+                    "to keep its weights: publish it with QUANTIZE=int8 or int4, which quantises "
+                    "new weights as well"
                 )
 
     def _check_room(self, declared: Sequence[Declaration]) -> None:

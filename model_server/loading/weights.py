@@ -28,7 +28,7 @@ from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit, region_shape, whole
 from model_server.kernels.aligned import ALIGNMENT, aligned, aligned_empty
 from model_server.kernels.cpu.tiles import ROWS
-from model_server.models.weights.quantization import has_transposed, quantize, refined
+from model_server.models.weights.quantization import fits, has_transposed, quantize, refined
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.models.weights.source import Empty, RegionPiece
 from model_server.models.weights.tiled import lay_out
@@ -340,7 +340,7 @@ class PackedReader:
         pieces = list(self._weight.source.pieces(self._checkpoint, region))
         if self._weight.kept:
             for piece in pieces:
-                self._put(out, piece.place, self._stored(piece))
+                self._put_kept(out, piece)
         elif all(piece.place[-1] == slice(0, out.values.shape[-1]) for piece in pieces):
             for piece in pieces:
                 self._quantize(out, piece.place, piece.read(self._checkpoint))
@@ -369,11 +369,15 @@ class PackedReader:
         if out.offsets is not None:
             out.offsets[(*place[:-1], by_block)] = blocks.offsets
 
-    def _stored(self, piece: RegionPiece) -> PackedBlocks:
-        form = self._checkpoint.packing(piece.name)
-        assert form is not None, "only quantised tensors are kept"
-        assert not piece.transposed, "what is transposed is not kept"
-        return refined(self._checkpoint.read_packed(piece.name, piece.region), form, self._packing)
+    def _put_kept(self, out: PackedBlocks, piece: RegionPiece) -> None:
+        """Put in a piece as it is stored. New weights that are stored otherwise than those that the
+        model was loaded with are quantised in the form of these."""
+        form, inputs = self._checkpoint.packing(piece.name), self._weight.shape[-1]
+        if form is None or piece.transposed or not fits(form, self._packing, inputs):
+            self._quantize(out, piece.place, piece.read(self._checkpoint))
+            return
+        blocks = self._checkpoint.read_packed(piece.name, piece.region)
+        self._put(out, piece.place, refined(blocks, form, self._packing))
 
     def _quantize(self, out: PackedBlocks, place: Region, numbers: np.ndarray) -> None:
         *outer, rows, columns = place

@@ -159,6 +159,13 @@ def _rounded(scaled: np.ndarray) -> np.ndarray:
     return np.rint(scaled).astype(np.int8)
 
 
+def fits(stored: Packing, wanted: Packing, inputs: int) -> bool:
+    """Return True if `refined` can express rows of so many inputs in the wanted form."""
+    narrower = stored.kind == "int4" and wanted.kind == "int8"
+    whole = not (stored.block or inputs) % (wanted.block or inputs)
+    return (stored.kind == wanted.kind or narrower) and wanted.offset >= stored.offset and whole
+
+
 def refined(blocks: PackedBlocks, stored: Packing, wanted: Packing) -> PackedBlocks:
     """Re-express the same numbers in the wider form: smaller blocks, offsets of zero."""
     inputs = blocks.values.shape[-1]
