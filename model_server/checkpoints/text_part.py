@@ -28,6 +28,7 @@ _TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
@@ -38,6 +39,7 @@ _TEXT_TYPES = {
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "step3p7": "step3p5",
 }
 # Those whose older files have the keys of both parts beside each other.
 _FLAT = ("qwen2_5_vl", "qwen2_vl")

@@ -23,4 +23,5 @@ CASES = [
     Case("qwen3_vl_moe_saved"),
     Case("qwen2_audio"),
     Case("llava_with_mistral", tokens=21),
+    Case("kimi_k25", without={"scaling": {"text_config.routed_scaling_factor": 1.0}}),
 ]
