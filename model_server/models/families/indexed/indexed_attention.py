@@ -112,4 +112,4 @@ class IndexedLatentAttention(LatentAttention):
         mixed, pages, chosen = attend_to_chosen(
             batch, pages, queries, keys, choosing, most=self.most, scale=s.scale
         )
-        return self.of_latents(mixed[..., : s.latent]), chosen, pages
+        return self.of_latents(x, mixed[..., : s.latent]), chosen, pages

@@ -264,4 +264,27 @@ CASES = [
         tokens=21,
         without={"scale": {"text_config.query_pre_attn_scalar": 16}},
     ),
+    Case(
+        "granitemoeshared",
+        without={"residual": {"residual_multiplier": 1.0}, "logits": {"logits_scaling": 1.0}},
+    ),
+    Case(
+        "granitemoe_swa",
+        tokens=21,
+        without={
+            "window": {"sliding_window": 64},
+            "layers that do not rotate": {"layer_rope_theta": [500000.0, 10000.0, 10000.0]},
+            "residual": {"residual_multiplier": 1.0},
+        },
+    ),
+    Case("granitemoe_swa_unshared", tokens=21, without={"window": {"sliding_window": 64}}),
+    Case(
+        "sarvam_mla",
+        without={"yarn": {"rope_scaling": None}, "scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        "sarvam_moe",
+        without={"groups": {"topk_group": 4}, "theta": {"rope_theta": 10000.0}},
+    ),
+    Case("sarvam_moe_part", without={"part that rotates": {"partial_rotary_factor": 1.0}}),
 ]
