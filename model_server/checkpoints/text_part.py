@@ -31,6 +31,7 @@ _TEXT_TYPES = {
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen2_audio": "qwen2",
     "qwen2_5_vl": "qwen2_5_vl_text",

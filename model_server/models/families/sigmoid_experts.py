@@ -59,11 +59,13 @@ def routed_ffw(
     names: RoutedNames = _DEEPSEEK,
     shared: int | None = None,
     gate: Activation | None = None,
+    shared_gate: Activation | None = None,
 ) -> BuildFfw:
     """Builder of a layer's experts, beside those that every token uses.
 
     choice: None: by sigmoids, as config.json says. shared: width of the feed-forward that every
-    token uses; None: that of n_shared_experts. gate: of the routed experts; None: the usual one.
+    token uses; None: that of n_shared_experts. gate, shared_gate: of the routed experts and of that
+    one; None: the usual one.
     """
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
     experts = keys.whole("n_routed_experts")
@@ -79,7 +81,11 @@ def routed_ffw(
         always = None
         if shared:
             always = GatedFeedForward.hugging_face(
-                embed, shared, f"{name}.{names.shared}", activation=activation, form=form
+                embed,
+                shared,
+                f"{name}.{names.shared}",
+                activation=shared_gate or activation,
+                form=form,
             )
         offset = None if names.bias is None else (f"{name}.{names.bias}",)
         return RoutedFeedForward(

@@ -286,5 +286,24 @@ CASES = [
         "sarvam_moe",
         without={"groups": {"topk_group": 4}, "theta": {"rope_theta": 10000.0}},
     ),
-    Case("sarvam_moe_part", without={"part that rotates": {"partial_rotary_factor": 1.0}}),
+    Case(
+        "sarvam_moe_part",
+        without={"part that rotates": {"rope_parameters.partial_rotary_factor": 1.0}},
+    ),
+    Case(
+        "minimax_m3",
+        tokens=23,
+        without={
+            "blocks": {"index_topk_blocks": 16},
+            "the nearest": {"index_local_blocks": 0},
+            "scaling": {"routed_scaling_factor": 1.0},
+            "clamp": {"swiglu_limit": 7.0},
+            "part that rotates": {"rope_parameters.partial_rotary_factor": 1.0},
+        },
+    ),
+    Case(
+        "minimax_m3_published",
+        tokens=23,
+        without={"blocks": {"text_config.sparse_attention_config.sparse_topk_blocks": 16}},
+    ),
 ]
