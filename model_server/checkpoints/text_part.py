@@ -52,6 +52,18 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
+# model_type -> other spellings of parts of names -> the one that the family reads. transformers
+# takes all of Hy4's, wherever `hc_pre` stands in a name.
+_SPELLINGS: Mapping[str, Mapping[str, str]] = {
+    "hy_v4": {
+        ".hc_pre.hc_": ".hc_",
+        ".learnable_sink_param": ".sinks",
+        ".linear_gate": ".gate_proj",
+        ".hc_head_": ".hc_",
+        ".attn_hc.": ".hc_attn_layer.hc_",
+        ".ffn_hc.": ".hc_mlp_layer.hc_",
+    }
+}
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio")
 _WITH_AUDIO = ("qwen2_audio",)  # others leave an audio encoder out
@@ -76,6 +88,7 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
 
     The config of a text part says how images are seen only if there are tensors to see them with.
     """
+    checkpoint = _renamed(checkpoint)
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         # Encoders of GGUF files come with the config of a text model.
@@ -115,6 +128,21 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if kind in _AROUND_OTHERS:
         return {**inner, **outer, **own, "model_type": kind, "text_model_type": inner_kind}
     return {**inner, **outer, **own, "model_type": inner_kind}
+
+
+def _renamed(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with one name for each part, where files have several."""
+    spellings = _SPELLINGS.get(str(checkpoint.config.get("model_type")))
+    if spellings is None:
+        return checkpoint
+
+    def own(name: str) -> str:
+        for other, kept in spellings.items():
+            name = name.replace(other, kept)
+        return name
+
+    names = {own(name): name for name in checkpoint.names()}
+    return view_of(checkpoint, names, checkpoint.config)
 
 
 def _text_name(name: str) -> str:

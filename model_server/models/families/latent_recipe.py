@@ -11,10 +11,12 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
     BuildFfw,
+    BuildNorm,
     embedding_of,
     gated_ffw,
     head_of,
     norm_of,
+    rms_norms,
 )
 from model_server.models.families.own_heads import appended_head
 from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
@@ -50,20 +52,23 @@ def latent_recipe(
     routed: BuildFfw,
     *,
     attentions: Sequence[BuildLatent] = (),
-    layer_kind: type[PreNormLayer] = PreNormLayer,
-    decoder_kind: type[Decoder] = Decoder,
+    layer_kind: Callable[..., PreNormLayer] = PreNormLayer,
+    decoder_kind: Callable[..., Decoder] = Decoder,
     rope: Rope | None = None,
     rotates: bool = True,
     unused: tuple[str, ...] = (),
     states: States | None = None,
     part: str = "self_attn",
     table: str = "model.embed_tokens",
+    around: Callable[[PreNormLayer, str], nnx.Module] | None = None,
+    final_norm: BuildNorm | None = None,
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
     sparse, attentions: of each layer; () of attentions: usual ones. rope: None: as config.json
     says; rotates: False: no layer does. unused: more prefixes of tensors that are not read.
-    states: as of `decoder_recipe`. part, table: names of attention and of the embedding.
+    states: as of `decoder_recipe`. part, table: names of attention and of the embedding. around:
+    makes a layer of one and of its prefix; None: it is the layer. final_norm: None: a usual one.
     """
     layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
     if rope is None and rotates:
@@ -72,7 +77,7 @@ def latent_recipe(
     usual: BuildLatent = LatentAttention
 
     def made(
-        kind: type[PreNormLayer],
+        kind: Callable[..., PreNormLayer],
         prefix: str,
         attention: BuildLatent,
         ffw: BuildFfw,
@@ -85,12 +90,14 @@ def latent_recipe(
             ffw(prefix, form),
         )
 
-    def layer(index: int, form: WeightForm) -> PreNormLayer:
+    def layer(index: int, form: WeightForm) -> nnx.Module:
         attention, ffw = (
             attentions[index] if attentions else usual,
             routed if sparse[index] else dense,
         )
-        return made(layer_kind, f"model.layers.{index}", attention, ffw, form)
+        prefix = f"model.layers.{index}"
+        found = made(layer_kind, prefix, attention, ffw, form)
+        return found if around is None else around(found, prefix)
 
     def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
         # Like the first layer it takes nothing from another one.
@@ -100,7 +107,7 @@ def latent_recipe(
         return decoder_kind(
             embedding=embedding_of(keys, form, table),
             layers=[layer(index, form) for index in range(layers)],
-            final_norm=norm_of(keys, "model.norm"),
+            final_norm=(final_norm or rms_norms(keys))("model.norm"),
             head=head_of(keys, form),
             ropes=[rope if state is None else None for state in kept],
         )

@@ -64,15 +64,15 @@ def routed_ffw(
     """Builder of a layer's experts, beside those that every token uses.
 
     choice: None: by sigmoids, as config.json says. shared: width of the feed-forward that every
-    token uses; None: that of n_shared_experts. gate, shared_gate: of the routed experts and of that
-    one; None: the usual one.
+    token uses; None: that of n_shared_experts. gate: None: as config.json says. shared_gate: of
+    that feed-forward; None: the same.
     """
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
     experts = keys.whole("n_routed_experts")
     if shared is None:  # several are stored, and computed, as one wider feed-forward
         shared = ffw * keys.whole("n_shared_experts", 0, least=0)
     chosen = sigmoid_choice(keys, experts) if choice is None else choice
-    activation = activation_of(keys.get("hidden_act", "silu"))
+    usual = gate or activation_of(keys.get("hidden_act", "silu"))
     keys.only("moe_layer_freq", 1)
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
@@ -84,13 +84,13 @@ def routed_ffw(
                 embed,
                 shared,
                 f"{name}.{names.shared}",
-                activation=shared_gate or activation,
+                activation=shared_gate or usual,
                 form=form,
             )
         offset = None if names.bias is None else (f"{name}.{names.bias}",)
         return RoutedFeedForward(
             Router(embed, experts, chosen, (f"{name}.{names.router}.weight",), bias=offset),
-            Experts(embed, ffw, sources, activation=gate or activation, form=form),
+            Experts(embed, ffw, sources, activation=usual, form=form),
             always,
         )
 

@@ -65,8 +65,17 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
+# Names of the experts' gates and ups, of their downs, and of the router
+_PUBLISHED = ("input_linear.weight", "output_linear.weight", "router.layer.weight")
+
+
+def routed_ffw(
+    keys: ConfigKeys,
+    shared: BuildFfw | None = None,
+    names: tuple[str, str, str] = _PUBLISHED,
+) -> BuildFfw:
     """Builder of a layer's experts; shared: of what every token uses."""
+    gate_up, down, router = names
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     experts = keys.whole("num_local_experts")
     choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
@@ -77,11 +86,11 @@ def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
         sources = ExpertSources.together(
             experts,
             ffw,
-            gate_up=f"{name}.input_linear.weight",
-            down=f"{name}.output_linear.weight",
+            gate_up=f"{name}.{gate_up}",
+            down=f"{name}.{down}",
         )
         return RoutedFeedForward(
-            Router(embed, experts, choice, (f"{name}.router.layer.weight",)),
+            Router(embed, experts, choice, (f"{name}.{router}",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
             shared and shared(prefix, form),
         )

@@ -28,11 +28,12 @@ _DEFAULTS = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
 }
+_EXPERTS = ("experts.gate_up_proj", "experts.down_proj", "router.weight")
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
-    return windowed_recipe(keys, values, routed_ffw(keys, shared_ffw(keys)))
+    return windowed_recipe(keys, values, routed_ffw(keys, shared_ffw(keys), _EXPERTS))
 
 
 FAMILY = Family(

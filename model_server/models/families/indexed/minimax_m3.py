@@ -173,7 +173,7 @@ _DEFAULTS = {
     "index_local_blocks": 1,
     "index_n_heads": 4,
     "index_topk_blocks": 16,
-    "intermediate_size": 3072,
+    "moe_intermediate_size": 3072,
     "max_position_embeddings": 524288,
     "n_routed_experts": 128,
     "num_experts_per_tok": 4,
@@ -258,6 +258,8 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return config.json by the reference's names. Raises CheckpointError."""
     names = {"num_local_experts": "n_routed_experts"}
     made = {names.get(key, key): value for key, value in config.items()}
+    if "intermediate_size" in made:
+        made["moe_intermediate_size"] = made["intermediate_size"]
     if isinstance(made.get("moe_layer_freq"), list):  # a flag for each layer
         made["mlp_layer_types"] = [
             "sparse" if its else "dense" for its in made.pop("moe_layer_freq")

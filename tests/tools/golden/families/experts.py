@@ -294,11 +294,11 @@ CASES = [
         "minimax_m3",
         tokens=23,
         without={
-            "blocks": {"index_topk_blocks": 16},
-            "the nearest": {"index_local_blocks": 0},
-            "scaling": {"routed_scaling_factor": 1.0},
-            "clamp": {"swiglu_limit": 7.0},
-            "part that rotates": {"rope_parameters.partial_rotary_factor": 1.0},
+            "blocks": {"text_config.index_topk_blocks": 16},
+            "the nearest": {"text_config.index_local_blocks": 0},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
+            "clamp": {"text_config.swiglu_limit": 7.0},
+            "part that rotates": {"text_config.rope_parameters.partial_rotary_factor": 1.0},
         },
     ),
     Case(
@@ -306,4 +306,14 @@ CASES = [
         tokens=23,
         without={"blocks": {"text_config.sparse_attention_config.sparse_topk_blocks": 16}},
     ),
+    Case(
+        "hy_v4",
+        without={
+            "choice": {"index_topk": 64},
+            "bound": {"swiglu_limit": 10.0},
+            "magnitude": {"hc_magnitude": 2.0},
+            "theta": {"rope_parameters.rope_theta": 100.0},
+        },
+    ),
+    Case("hy_v4_biased", without={"yarn": {"rope_parameters.factor": 1.0}}),
 ]
