@@ -78,7 +78,7 @@ def make(name: str, into: Path) -> None:
 def _class_of(config: Mapping[str, Any]) -> str:
     if config["model_type"] in SERVED_BY_OTHERS:
         return "AutoModelForCausalLM"
-    return ENCODERS.get(config["model_type"], config["architectures"][0])
+    return ENCODERS.get(config["model_type"]) or str(config["architectures"][0])
 
 
 def _first_clear(
