@@ -25,6 +25,7 @@ from sax.errors import CheckpointError
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
+    "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",

@@ -13,6 +13,7 @@ from flax import nnx
 from model_server.kernels.cpu.rows import HeadNorm, HeadRotation, heads
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_sums import logistic
 from model_server.models.layers.layers import (
     Activation,
     Branches,
@@ -53,7 +54,7 @@ class OutputGate:
     """How what the heads found is gated by a projection of the token."""
 
     by_heads: bool = False  # a number for each head; False: one for each number that it found
-    activation: Activation = jax.nn.sigmoid
+    activation: Activation = logistic
 
 
 EVERY_NUMBER = OutputGate()

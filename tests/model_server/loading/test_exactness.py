@@ -68,7 +68,10 @@ WEIGHTS: dict[str, dict[str, object]] = {
 }
 DAILY = ("bfloat16", "int8", "int4", "float32")
 # docs/explanation/exactness.md says why: XLA attends to chosen tokens; last bits that differed.
-NOT_PROMISED = ("deepseek_v32", "glm_moe_dsa", "cohere2_moe", "falcon_h1")
+NOT_PROMISED = (
+    *("deepseek_v32", "glm_moe_dsa", "hy_v4", "minimax_m3"),
+    *("cohere2_moe", "falcon_h1"),
+)
 
 
 @contextmanager

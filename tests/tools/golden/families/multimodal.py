@@ -31,4 +31,9 @@ CASES = [
         # transformers 5.24 saves the text model's layers by the name of the tower's.
         published=lambda name: name.replace("language_model.model.blocks.", _KIMI_LAYERS),
     ),
+    Case(
+        "exaone4_with_images",
+        tokens=21,
+        without={"window": {"text_config.sliding_window": 64}},
+    ),
 ]
