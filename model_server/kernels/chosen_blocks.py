@@ -27,7 +27,7 @@ _Made = TypeVar("_Made")
 _Run = Callable[[slice, LayerPages, jax.Array, jax.Array, bool], _Made]
 
 
-class Blocks(NamedTuple):
+class ChosenBlocks(NamedTuple):
     size: int  # tokens of a block
     most: int  # blocks that a query sees
     nearest: int  # of them, those that end with the query's own
@@ -38,7 +38,7 @@ def choose_blocks(
     layer: LayerPages,  # keys alone
     queries: jax.Array,  # f32[T, J, I]
     keys: jax.Array,  # f32[T, 1, I]
-    blocks: Blocks,
+    blocks: ChosenBlocks,
 ) -> tuple[Chosen, LayerPages]:
     """Write the keys; return bool[.., J, C, S] of decodes and blocks, None: all that they see."""
 
@@ -113,7 +113,7 @@ def _choose(
     queries: jax.Array,  # f32[N, C, J, I]
     tables: jax.Array,  # i32[N, S/G]
     limits: jax.Array,  # i32[N, C]
-    blocks: Blocks,
+    blocks: ChosenBlocks,
 ) -> jax.Array | None:
     """Return bool[N, J, C, S], the tokens that each query sees; None: all up to its own."""
     page_size = layer.keys.shape[3]

@@ -16,7 +16,7 @@ import jax
 from flax import nnx
 
 from model_server.kernels.chosen import Chosen
-from model_server.kernels.chosen_blocks import Blocks, attend_in_blocks, choose_blocks
+from model_server.kernels.chosen_blocks import ChosenBlocks, attend_in_blocks, choose_blocks
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape, HeadShape, LayerPages
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
@@ -43,7 +43,7 @@ class BlockIndexer(nnx.Module):
     def __init__(
         self,
         keys: ConfigKeys,
-        blocks: Blocks,
+        blocks: ChosenBlocks,
         prefix: str,  # of the layer
         form: WeightForm,
     ) -> None:
@@ -159,6 +159,7 @@ KEYS = KnownKeys(
         **ignored("image_grid_pinpoints", "projector_hidden_act", "projector_hidden_size"),
         **ignored("video_token_id", "video_token_index", "vision_feature_layer"),
         **ignored("vision_feature_select_strategy", "mtp_transformer_layers", "use_mtp"),
+        **ignored("merged_hidden_size"),
         "qk_norm_type": one_of("per_head"),
         "use_gemma_norm": one_of(True),
         "use_qk_norm": one_of(True),
@@ -281,7 +282,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 _SWITCHES = {"use_sparse_attention": True, "sparse_score_type": "max"}
 
 
-def _blocks(keys: ConfigKeys, shape: AttentionShape) -> Blocks:
+def _blocks(keys: ConfigKeys, shape: AttentionShape) -> ChosenBlocks:
     """Raises CheckpointError."""
     heads, size = keys.whole("index_n_heads"), keys.whole("index_head_dim")
     if shape.heads % heads or size < keys.whole("rotary_dim"):
@@ -290,7 +291,7 @@ def _blocks(keys: ConfigKeys, shape: AttentionShape) -> Blocks:
             f"family needs a divisor of {shape.heads} heads, and a size of at least rotary_dim = "
             f"{keys.get('rotary_dim')}"
         )
-    return Blocks(
+    return ChosenBlocks(
         keys.whole("index_block_size"),
         keys.whole("index_topk_blocks"),
         keys.whole("index_local_blocks", least=0),

@@ -45,6 +45,8 @@ KEYS = KnownKeys(
     {
         **{key: fits for key, fits in LATENT_OFF.items() if key != "head_dim"},
         **ignored("mtp_loss_scaling_factor"),
+        # As many and as large as the heads that attend; transformers saves them as well
+        **ignored("linear_head_dim", "linear_num_heads"),
         "linear_backend": one_of("kda"),
         "rope_interleave": one_of(True),
         "score_function": one_of("sigmoid"),
@@ -76,7 +78,8 @@ _GATE = OutputGate(by_heads=True)
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    given = {_NAMES.get(key, key): value for key, value in (config or {}).items()}
+    apart = {key: value for key, value in (config or {}).items() if key != "linear_conv_kernel_dim"}
+    given = {_NAMES.get(key, key): value for key, value in apart.items()}
     keys = ConfigKeys(given, KEYS, _DEFAULTS)
     attends, sparse = _attending(keys), listed_sparse(keys)
     delta = delta_shape(keys, keys.whole("num_attention_heads"), keys.whole("head_dim"))
