@@ -27,6 +27,7 @@ _INSIDE = "image_processor"  # transformers 5 writes the one into the other
 _PARTS = (
     *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
     *("audio_tower.", "embed_audio.", "embed_vision."),
+    *("mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
 )
 # Prefix in published files -> as transformers 5 writes it.
 _DEEPER = {"vision_tower.vision_model.": "vision_tower."}

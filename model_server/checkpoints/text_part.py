@@ -25,11 +25,14 @@ from sax.errors import CheckpointError
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
+    "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen2_audio": "qwen2",
     "qwen2_5_vl": "qwen2_5_vl_text",
@@ -38,6 +41,7 @@ _TEXT_TYPES = {
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "step3p7": "step3p5",
 }
 # Those whose older files have the keys of both parts beside each other.
 _FLAT = ("qwen2_5_vl", "qwen2_vl")
@@ -48,6 +52,18 @@ _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
+}
+# model_type -> other spellings of parts of names -> the one that the family reads. transformers
+# takes all of Hy4's, wherever `hc_pre` stands in a name.
+_SPELLINGS: Mapping[str, Mapping[str, str]] = {
+    "hy_v4": {
+        ".hc_pre.hc_": ".hc_",
+        ".learnable_sink_param": ".sinks",
+        ".linear_gate": ".gate_proj",
+        ".hc_head_": ".hc_",
+        ".attn_hc.": ".hc_attn_layer.hc_",
+        ".ffn_hc.": ".hc_mlp_layer.hc_",
+    }
 }
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio")
@@ -73,6 +89,7 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
 
     The config of a text part says how images are seen only if there are tensors to see them with.
     """
+    checkpoint = _renamed(checkpoint)
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         # Encoders of GGUF files come with the config of a text model.
@@ -112,6 +129,21 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if kind in _AROUND_OTHERS:
         return {**inner, **outer, **own, "model_type": kind, "text_model_type": inner_kind}
     return {**inner, **outer, **own, "model_type": inner_kind}
+
+
+def _renamed(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with one name for each part, where files have several."""
+    spellings = _SPELLINGS.get(str(checkpoint.config.get("model_type")))
+    if spellings is None:
+        return checkpoint
+
+    def own(name: str) -> str:
+        for other, kept in spellings.items():
+            name = name.replace(other, kept)
+        return name
+
+    names = {own(name): name for name in checkpoint.names()}
+    return view_of(checkpoint, names, checkpoint.config)
 
 
 def _text_name(name: str) -> str:

@@ -65,17 +65,18 @@ def attend_to_chosen(
     *,
     most: int,  # tokens that each query attends to
     scale: float,
+    sinks: jax.Array | None = None,  # f32[H], as in `paged.Scores`
 ) -> tuple[jax.Array, LayerPages, Chosen]:
     """Write the new vectors, then attend. Returns f32[T, H, Q] or more, mixed of whole vectors.
 
     Whole inputs are read without pages. Raises KernelRefusal if the kernel has other pages and is
-    no `ChoosingKernel`.
+    no `ChoosingKernel`, which takes no sinks.
     """
-    if isinstance(batch.kernel, ChoosingKernel):
+    if isinstance(batch.kernel, ChoosingKernel) and sinks is None:
         return batch.kernel.attend_to_chosen(batch, layer, q, k, choosing, most=most, scale=scale)
     padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
-        mixed, chosen = _whole(batch, padded, k, choosing, most, scale)
+        mixed, chosen = _whole(batch, padded, k, choosing, most, scale, sinks)
         return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
@@ -86,7 +87,7 @@ def attend_to_chosen(
     layer = write(
         layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
     )
-    return _paged(batch, layer, padded, choosing, most, scale)
+    return _paged(batch, layer, padded, choosing, most, scale, sinks)
 
 
 def _paged(
@@ -96,6 +97,7 @@ def _paged(
     choosing: Choosing | Chosen,
     most: int,
     scale: float,
+    sinks: jax.Array | None,
 ) -> tuple[jax.Array, LayerPages, Chosen]:
     """As `attend_to_chosen`, of pages that are written and queries as wide as keys."""
     split, decodes = batch.split, batch.decode_tables.shape[0]
@@ -111,7 +113,9 @@ def _paged(
         chosen = before
         if isinstance(choosing, Choosing):
             chosen = choose(layer, parts[1], parts[2], tables, limits, most)
-        mixed = xla.paged_attention(parts[0], layer, tables, limits, scale=scale, chosen=chosen)
+        mixed = xla.paged_attention(
+            parts[0], layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
+        )
         return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
     given = choosing if isinstance(choosing, Chosen) else Chosen(None, None)
@@ -129,6 +133,7 @@ def _whole(
     choosing: Choosing | Chosen,
     most: int,
     scale: float,
+    sinks: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """As `attend_to_chosen`, for blocks that each hold one input: its only page."""
     inputs, length = batch.block_limits.shape
@@ -143,7 +148,9 @@ def _whole(
     else:
         by, weights = map(blocks, choosing)
         chosen = choose(layer, by, weights, tables, limits, most)
-    mixed = xla.paged_attention(blocks(q), layer, tables, limits, scale=scale, chosen=chosen)
+    mixed = xla.paged_attention(
+        blocks(q), layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
+    )
     return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
 

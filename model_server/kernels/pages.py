@@ -66,6 +66,7 @@ class CacheShape:
     axis: str | None = None  # logical axis of the heads; None: replicated
     # Queries choose the tokens that they attend to: plain XLA computes it, except on TPUs.
     chosen: bool = False
+    plain: bool = False  # plain XLA computes it on TPUs, too
     query_axis: str | None = None  # of the query heads, which may be sharded when KV heads are not
     # What each layer keeps in place of keys and values, () for nothing; None: it attends. (): all
     # layers attend.

@@ -33,7 +33,7 @@ class MemoryTokens(NamedTuple):
     column: jax.Array  # f32[C, H, A]
     row: jax.Array  # f32[C, H, B]
     read: jax.Array  # f32[C, H, B], with a rate f32[C, H, A]
-    decay: jax.Array  # f32[C, H]: logarithm, at most 0
+    decay: jax.Array  # f32[C, H], with a rate also f32[C, H, A] of each row: logarithm, at most 0
     rate: jax.Array | None = None  # f32[C, H]
 
 

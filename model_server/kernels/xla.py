@@ -30,7 +30,9 @@ def paged_attention(
     sinks: jax.Array | None = None,
     chunk: int | None = None,
     ahead: jax.Array | None = None,  # i32[N, C]
-    chosen: jax.Array | None = None,  # bool[N, C, S]: the tokens each query attends to; None: all
+    # bool[N, C, S]: the tokens each query attends to, or bool[N, J, C, S]: by groups of its heads;
+    # None: all
+    chosen: jax.Array | None = None,
 ) -> jax.Array:
     """As `reference.paged_attention`, up to the order of additions."""
     n, c, h, d = q.shape
@@ -58,14 +60,20 @@ def paged_attention(
         at, own = start + within, row_limits[:, :, None]
         most = own if ahead is None else row_reach[:, :, None]
         seen = _seen(at, own, most, window, chunk)
+        seen = seen[:, None]
         if chosen is not None:
-            of_page = lax.dynamic_slice_in_dim(chosen, index * page_size, page_size, axis=2)
-            seen &= jnp.tile(of_page, (1, h // kv_heads, 1))
-        scores = jnp.where(seen[:, None], scores, _MASKED)
+            axis = chosen.ndim - 1
+            of_page = lax.dynamic_slice_in_dim(chosen, index * page_size, page_size, axis=axis)
+            if chosen.ndim == 4:
+                of_page = jnp.repeat(of_page, h // chosen.shape[1], axis=1)
+                seen = seen & of_page.reshape(n, kv_heads, rows, page_size)
+            else:
+                seen = seen & jnp.tile(of_page, (1, h // kv_heads, 1))[:, None]
+        scores = jnp.where(seen, scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
         if chosen is not None:  # a page may hold none of a query's tokens before it has seen one
-            weights = jnp.where(seen[:, None], weights, 0.0)
+            weights = jnp.where(seen, weights, 0.0)
         decay = jnp.exp(highest - new_highest)
         if values is None:
             form, values, value_scales = "nkrg,nkdg->nkrd", keys, key_scales

@@ -88,7 +88,7 @@ class PlacedModel:
 
     @cached_property
     def kernel(self) -> Kernel:
-        if self.cache.chosen and self.layout.platform != "tpu":
+        if self.cache.plain or (self.cache.chosen and self.layout.platform != "tpu"):
             return xla.KERNEL
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
         memories = self.layout.axis("heads") if self.recipe.recurrent else None

@@ -273,13 +273,15 @@ def head_cache(
     heads: int,
     kv_heads: int,
     head_dim: int,
+    value_dim: int | None = None,
     states: States = _no_states,
     lenders: tuple[int | None, ...] = (),
     others: tuple[HeadShape | None, ...] = (),
 ) -> Callable[[int], CacheShape]:
     """Cache shape of plain grouped-query attention (`layers/attention.py`) on any mesh.
 
-    lenders, others: as in `CacheShape`, with the KV heads that a checkpoint has.
+    value_dim: None: as of a key. lenders, others: as in `CacheShape`, with the KV heads that a
+    checkpoint has.
     """
 
     def on(shards: int) -> CacheShape:
@@ -292,7 +294,7 @@ def head_cache(
             layers=layers,
             kv_heads=split.kv_heads,
             key_dim=head_dim,
-            value_dim=head_dim,
+            value_dim=value_dim or head_dim,
             axis=split.axis,
             query_axis=split.axis,
             states=states(shards),

@@ -10,11 +10,18 @@ from typing import Any
 
 from flax import nnx
 
+from model_server.kernels.pages import HeadShape
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import FeedForward, GatedFeedForward
-from model_server.models.layers.layers import Embedding, Linear, RmsNorm, activation_of
+from model_server.models.layers.layers import (
+    Activation,
+    Embedding,
+    Linear,
+    RmsNorm,
+    activation_of,
+)
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
 from model_server.models.recipe import Recipe, States, head_cache
@@ -43,12 +50,13 @@ def decoder_recipe(
     logits_softcap: float | None = None,
     logits_scale: float = 1.0,
     states: States | None = None,
+    others: Sequence[HeadShape | None] = (),
     kind: Callable[..., Decoder] = Decoder,
 ) -> Recipe:
     """Build a recipe over layers of any kind.
 
     served: the recipe's serving fields.
-    shape: attention shape of any layer; all layers cache the same.
+    shape: attention shape of any layer; all layers cache the same, but as `others` says.
     ropes: one per layer, None: it knows no positions.
     norm: of the last hidden states; None: an RMS norm.
     table: the embedding's tensor, without .weight.
@@ -57,6 +65,7 @@ def decoder_recipe(
     windows: tokens that a query sees at most, one per layer, None: all; (): all in all layers.
     tied: whether the head shares the embedding if config.json does not say.
     states: of the layers that keep one in place of keys and values; None: all attend.
+    others: what each layer caches of a token, None: as `shape` says; (): all do.
     kind: of decoder, which takes what `Decoder` takes.
     """
     seen = tuple(windows)
@@ -83,7 +92,9 @@ def decoder_recipe(
             heads=shape.heads,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
+            value_dim=shape.value_dim,
             states=states or _no_states,
+            others=tuple(others),
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
@@ -105,7 +116,7 @@ def pre_norm_recipe(
     rope: Rope | Sequence[Rope | None],
     rotates: Sequence[bool] = (),
     attention: BuildAttention | None = None,
-    ffw: BuildFfw | None = None,
+    ffw: BuildFfw | Sequence[BuildFfw] | None = None,
     scale: float = 1.0,
     **rest: Any,
 ) -> Recipe:
@@ -114,10 +125,12 @@ def pre_norm_recipe(
     shapes: one per layer.
     rope: of all layers that rotate queries and keys, or of each layer.
     rotates: layers that do; (): all.
+    ffw: of all layers, or of each.
     scale: of what a layer adds.
     rest: as for `decoder_recipe`.
     """
-    make_attention, make_ffw = attention or plain_attention, ffw or gated_ffw(keys)
+    make_attention, made_ffw = attention or plain_attention, ffw or gated_ffw(keys)
+    ffws = made_ffw if isinstance(made_ffw, Sequence) else [made_ffw] * len(shapes)
     norm = rest.get("norm") or rms_norms(keys, plus_one=rest.get("plus_one", False))
     turning = rotates or [True] * len(shapes)
     ropes = [rope if turns else None for turns in turning] if isinstance(rope, Rope) else rope
@@ -128,18 +141,17 @@ def pre_norm_recipe(
             norm(f"{prefix}.input_layernorm"),
             make_attention(prefix, shapes[index], form),
             norm(f"{prefix}.post_attention_layernorm"),
-            make_ffw(prefix, form),
+            ffws[index](prefix, form),
             scale=scale,
         )
 
     return decoder_recipe(
         keys,
         served,
-        shape=shapes[0],
         ropes=ropes,
         layer=layer,
         windows=[shape.window for shape in shapes],
-        **rest,
+        **{"shape": shapes[0], **rest},
     )
 
 
@@ -161,11 +173,19 @@ def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Att
 
 
 def gated_ffw(
-    keys: ConfigKeys, activation: Any = None, *, biased: bool = False, size: int | None = None
+    keys: ConfigKeys,
+    activation: Any = None,
+    *,
+    gate: Activation | None = None,
+    biased: bool = False,
+    size: int | None = None,
 ) -> BuildFfw:
-    """Builder of the config's gated feed-forward; `activation` and `size` override the config's."""
+    """Builder of the config's gated feed-forward.
+
+    activation: its name, gate: what it is, size: these override the config's.
+    """
     embed, ffw = keys.whole("hidden_size"), size or keys.whole("intermediate_size")
-    found = activation_of(activation or keys.get("hidden_act", "silu"))
+    found = gate or activation_of(activation or keys.get("hidden_act", "silu"))
 
     def build(prefix: str, form: WeightForm) -> GatedFeedForward:
         return GatedFeedForward.hugging_face(

@@ -1,5 +1,7 @@
 """DeepSeek-V3, R1 and Kimi K2: latent attention; some dense layers, then routed and shared experts.
 
+Of Kimi K2.5 and K2.6 the text part is read.
+
 Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
 `DeepseekV3ForCausalLM`. The multi-token-prediction layer after the last may draft.
 """
@@ -12,10 +14,23 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
 from model_server.models.families.sigmoid_experts import ROUTED, first_sparse, routed_ffw
-from model_server.models.known_keys import KnownKeys
+from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.recipe import Family, Recipe
 
-KEYS = KnownKeys("deepseek_v3", (*LATENT, *ROUTED, "rope_interleave"), LATENT_OFF)
+# Of Kimi K2.5's tower, which is not built, and of what its images become in a prompt
+_UNUSED = ignored(
+    "ignore_index",
+    "image_token_id",
+    "media_placeholder_token_id",
+    "projection_hidden_size",
+    "projection_layer_norm_eps",
+    "use_unified_vision_chunk",
+    "video_placeholder",
+    "video_token_id",
+    "vision_end_token_id",
+    "vision_start_token_id",
+)
+KEYS = KnownKeys("deepseek_v3", (*LATENT, *ROUTED, "rope_interleave"), {**LATENT_OFF, **_UNUSED})
 # Hugging Face's defaults.
 _DEFAULTS = {
     "n_routed_experts": 256,
@@ -36,7 +51,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 FAMILY = Family(
     "deepseek_v3",
-    ("deepseek_v3", "kimi_k2"),
-    "DeepSeek-V3, DeepSeek-R1, Kimi K2",
+    ("deepseek_v3", "kimi_k2", "kimi_k25"),
+    "DeepSeek-V3, DeepSeek-R1, Kimi K2, Kimi K2.5, Kimi K2.6",
     configure,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flax import nnx
@@ -10,10 +11,12 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
     BuildFfw,
+    BuildNorm,
     embedding_of,
     gated_ffw,
     head_of,
     norm_of,
+    rms_norms,
 )
 from model_server.models.families.own_heads import appended_head
 from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
@@ -21,7 +24,7 @@ from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of, yarn_mscale
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Recipe, States, serving
 from model_server.models.weights.weight import WeightForm
 
 BuildLatent = Callable[[LatentShape, str, WeightForm], nnx.Module]
@@ -49,22 +52,32 @@ def latent_recipe(
     routed: BuildFfw,
     *,
     attentions: Sequence[BuildLatent] = (),
-    layer_kind: type[PreNormLayer] = PreNormLayer,
-    decoder_kind: type[Decoder] = Decoder,
+    layer_kind: Callable[..., PreNormLayer] = PreNormLayer,
+    decoder_kind: Callable[..., Decoder] = Decoder,
     rope: Rope | None = None,
+    rotates: bool = True,
     unused: tuple[str, ...] = (),
+    states: States | None = None,
+    part: str = "self_attn",
+    table: str = "model.embed_tokens",
+    around: Callable[[PreNormLayer, str], nnx.Module] | None = None,
+    final_norm: BuildNorm | None = None,
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
     sparse, attentions: of each layer; () of attentions: usual ones. rope: None: as config.json
-    says. unused: more prefixes of tensors that are not read.
+    says; rotates: False: no layer does. unused: more prefixes of tensors that are not read.
+    states: as of `decoder_recipe`. part, table: names of attention and of the embedding. around:
+    makes a layer of one and of its prefix; None: it is the layer. final_norm: None: a usual one.
     """
     layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
-    rope = rope or rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+    if rope is None and rotates:
+        rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+    kept = [None] * layers if states is None else states(1)
     usual: BuildLatent = LatentAttention
 
     def made(
-        kind: type[PreNormLayer],
+        kind: Callable[..., PreNormLayer],
         prefix: str,
         attention: BuildLatent,
         ffw: BuildFfw,
@@ -72,17 +85,19 @@ def latent_recipe(
     ) -> PreNormLayer:
         return kind(
             norm_of(keys, f"{prefix}.input_layernorm"),
-            attention(shape, f"{prefix}.self_attn", form),
+            attention(shape, f"{prefix}.{part}", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
             ffw(prefix, form),
         )
 
-    def layer(index: int, form: WeightForm) -> PreNormLayer:
+    def layer(index: int, form: WeightForm) -> nnx.Module:
         attention, ffw = (
             attentions[index] if attentions else usual,
             routed if sparse[index] else dense,
         )
-        return made(layer_kind, f"model.layers.{index}", attention, ffw, form)
+        prefix = f"model.layers.{index}"
+        found = made(layer_kind, prefix, attention, ffw, form)
+        return found if around is None else around(found, prefix)
 
     def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
         # Like the first layer it takes nothing from another one.
@@ -90,23 +105,25 @@ def latent_recipe(
 
     def build(form: WeightForm) -> Decoder:
         return decoder_kind(
-            embedding=embedding_of(keys, form),
+            embedding=embedding_of(keys, form, table),
             layers=[layer(index, form) for index in range(layers)],
-            final_norm=norm_of(keys, "model.norm"),
+            final_norm=(final_norm or rms_norms(keys))("model.norm"),
             head=head_of(keys, form),
-            ropes=[rope] * layers,
+            ropes=[rope if state is None else None for state in kept],
         )
 
+    cached = latent_cache(
+        layers=layers, heads=shape.heads, latent=shape.latent, rotated=shape.rotated_dim
+    )
     return Recipe(
         build=build,
-        cache=latent_cache(
-            layers=layers, heads=shape.heads, latent=shape.latent, rotated=shape.rotated_dim
-        ),
+        cache=cached if states is None else lambda n: replace(cached(n), states=states(n)),
+        windows=() if states is None else tuple(None if its is None else 2 for its in kept),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
-        own_head=appended_head(keys, layers, drafting, rope),
-        short_context=rope.short_context,
+        own_head=appended_head(keys, layers, drafting, rope) if states is None else None,
+        short_context=rope and rope.short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
 

@@ -15,13 +15,17 @@ from model_server.models.families.decoder_recipe import (
     gated_ffw,
     pre_norm_recipe,
 )
-from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
-KEYS = KnownKeys("llama", (*DECODER, "attention_bias", "mlp_bias"), DECODER_OFF)
+KEYS = KnownKeys(
+    "llama",
+    (*DECODER, "attention_bias", "mlp_bias"),
+    {**DECODER_OFF, "use_sliding_window": one_of(False)},  # of IQuest-Coder
+)
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
@@ -69,4 +73,9 @@ def attention_shape(
     )
 
 
-FAMILY = Family("llama", ("llama",), "Llama 1, 2, 3 and 3.1, SmolLM", configure)
+FAMILY = Family(
+    "llama",
+    ("llama", "iquestcoder"),
+    "Llama 1, 2, 3 and 3.1, SmolLM, IQuest-Coder",
+    configure,
+)

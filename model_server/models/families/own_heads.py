@@ -129,7 +129,9 @@ def own_head(
     return OwnHead(build, names.prefix, names.copies)
 
 
-def appended_head(keys: ConfigKeys, layers: int, layer: BuildLayer, rope: Rope) -> OwnHead | None:
+def appended_head(
+    keys: ConfigKeys, layers: int, layer: BuildLayer, rope: Rope | None
+) -> OwnHead | None:
     """Return the layer behind the last of `layers`, if config.json counts one or more."""
     return counted_head(keys, HeadNames.appended(layers), layer, rope)
 

@@ -7,13 +7,20 @@ Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildAttention, pre_norm_recipe
 from model_server.models.families.qwen2 import WINDOWS, layer_shapes
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.attention import (
+    EVERY_NUMBER,
+    Attention,
+    AttentionShape,
+    AttentionSources,
+    OutputGate,
+)
 from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving
@@ -40,8 +47,19 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttention:
-    """Norms each head, with one scale for all; plus_one: the checkpoint stores it minus one."""
+def normed_attention(
+    keys: ConfigKeys,
+    *,
+    plus_one: bool = False,
+    sinks: str | None = None,
+    gate: str | None = None,
+    gate_kind: OutputGate = EVERY_NUMBER,
+) -> BuildAttention:
+    """Norms each head, with one scale for all; plus_one: the checkpoint stores it minus one.
+
+    sinks: name of the scores without a value, None: there are none. gate: of the projection that
+    gates what the heads found, None: nothing does.
+    """
     epsilon = keys.number("rms_norm_eps", 1e-6)
     biased = keys.flag("attention_bias")
 
@@ -51,12 +69,15 @@ def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttent
             RmsNorm(shape.head_dim, (f"{name}.{part}.weight",), epsilon=epsilon, plus_one=plus_one)
             for part in ("q_norm", "k_norm")
         )
+        sources = AttentionSources.hugging_face(name, biased=biased, out_biased=biased)
+        opens = None if gate is None else (f"{name}.{gate}.weight",)
         return Attention(
             shape,
-            AttentionSources.hugging_face(name, biased=biased, out_biased=biased),
+            replace(sources, gate=opens, sinks=sinks and (f"{name}.{sinks}",)),
             form,
             q_norm=q_norm,
             k_norm=k_norm,
+            gate=gate_kind,
         )
 
     return build

@@ -55,12 +55,18 @@ def rotated_part(
 
 
 def ropes_by_kind(
-    keys: ConfigKeys, head_dim: int, given: Mapping[str, Any], bases: Mapping[str, float]
+    keys: ConfigKeys,
+    head_dim: int,
+    given: Mapping[str, Any],
+    bases: Mapping[str, float],
+    *,
+    share: float | None = None,
 ) -> dict[str, Rope]:
     """Build the rope of each kind of layer.
 
-    given: rope settings by kind. bases: by kind, where the settings have none. Raises
-    CheckpointError for settings of no kind: they would change nothing.
+    given: rope settings by kind. bases: by kind, where the settings have none. share: of a head's
+    dimensions that rotate, where the settings do not say; None: all rotate, and none may say.
+    Raises CheckpointError for settings of no kind: they would change nothing.
     """
     if others := [name for name, value in given.items() if name not in bases and value is not None]:
         raise CheckpointError(
@@ -68,13 +74,15 @@ def ropes_by_kind(
             f"family has them by kind of layer: write them below {' or '.join(bases)}"
         )
     context = {"max_position_embeddings": keys.whole("max_position_embeddings")}
-    return {
-        kind: rope_of(
-            context | {"rope_parameters": {"rope_theta": base} | dict(given.get(kind) or {})},
-            head_dim,
-        )
-        for kind, base in bases.items()
-    }
+
+    def made(kind: str, base: float) -> Rope:
+        settings, rotated = {"rope_theta": base} | dict(given.get(kind) or {}), head_dim
+        if share is not None:
+            found = settings.pop("partial_rotary_factor", None)
+            rotated = rotated_part(keys, head_dim, share if found is None else found)
+        return rope_of(context | {"rope_parameters": settings}, rotated)
+
+    return {kind: made(kind, base) for kind, base in bases.items()}
 
 
 def triple_rope(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import (
-    BuildFfw,
-)
+from model_server.models.families.decoder_recipe import BuildFfw
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
+from model_server.models.layers.layers import Activation, activation_of
 from model_server.models.layers.routing import Choice, GroupedSigmoidChoice, Router, checked_count
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -37,50 +37,73 @@ def first_sparse(keys: ConfigKeys) -> list[bool]:
     return [index >= dense for index in range(keys.whole("num_hidden_layers"))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedNames:
+    """What a layer's experts are called below its prefix; DeepSeek-V3's names."""
+
+    block: str = "mlp"
+    router: str = "gate"
+    bias: str | None = "gate.e_score_correction_bias"  # of the choice
+    shared: str = "shared_experts"
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")  # of an expert
+    together: bool = False  # two tensors hold the matrices of all experts
+
+
+_DEEPSEEK = RoutedNames()
+
+
 def routed_ffw(
     keys: ConfigKeys,
     choice: Choice | None = None,
     *,
-    bias: str | None = "gate.e_score_correction_bias",
-    together: bool = False,
+    names: RoutedNames = _DEEPSEEK,
+    shared: int | None = None,
+    gate: Activation | None = None,
+    shared_gate: Activation | None = None,
 ) -> BuildFfw:
     """Builder of a layer's experts, beside those that every token uses.
 
-    choice: None: by sigmoids, as config.json says. bias: of the choice, below the experts' name.
-    together: two tensors hold the matrices of all experts.
+    choice: None: by sigmoids, as config.json says. shared: width of the feed-forward that every
+    token uses; None: that of n_shared_experts. gate: None: as config.json says. shared_gate: of
+    that feed-forward; None: the same.
     """
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
-    experts, shared = keys.whole("n_routed_experts"), keys.whole("n_shared_experts", 0, least=0)
+    experts = keys.whole("n_routed_experts")
+    if shared is None:  # several are stored, and computed, as one wider feed-forward
+        shared = ffw * keys.whole("n_shared_experts", 0, least=0)
     chosen = sigmoid_choice(keys, experts) if choice is None else choice
-    activation = activation_of(keys.get("hidden_act", "silu"))
+    usual = gate or activation_of(keys.get("hidden_act", "silu"))
     keys.only("moe_layer_freq", 1)
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
-        name = f"{prefix}.mlp"
-        sources = _sources(f"{name}.experts", experts, ffw, together)
+        name = f"{prefix}.{names.block}"
+        sources = _sources(f"{name}.experts", experts, ffw, names)
         always = None
-        if shared:  # several are stored, and computed, as one wider feed-forward
+        if shared:
             always = GatedFeedForward.hugging_face(
-                embed, shared * ffw, f"{name}.shared_experts", activation=activation, form=form
+                embed,
+                shared,
+                f"{name}.{names.shared}",
+                activation=shared_gate or usual,
+                form=form,
             )
-        offset = None if bias is None else (f"{name}.{bias}",)
+        offset = None if names.bias is None else (f"{name}.{names.bias}",)
         return RoutedFeedForward(
-            Router(embed, experts, chosen, (f"{name}.gate.weight",), bias=offset),
-            Experts(embed, ffw, sources, activation=activation, form=form),
+            Router(embed, experts, chosen, (f"{name}.{names.router}.weight",), bias=offset),
+            Experts(embed, ffw, sources, activation=usual, form=form),
             always,
         )
 
     return build
 
 
-def _sources(name: str, experts: int, ffw: int, together: bool) -> ExpertSources:
-    if together:
+def _sources(name: str, experts: int, ffw: int, names: RoutedNames) -> ExpertSources:
+    if names.together:
         return ExpertSources.together(
             experts, ffw, gate_up=f"{name}.gate_up_proj", down=f"{name}.down_proj"
         )
-    return ExpertSources.hugging_face(
-        name, experts, gate="gate_proj", up="up_proj", down="down_proj"
-    )
+    gate, up, down = names.parts
+    return ExpertSources.hugging_face(name, experts, gate=gate, up=up, down=down)
 
 
 def sigmoid_choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:

@@ -13,7 +13,16 @@ from flax import nnx
 from model_server.kernels.cpu.rows import HeadNorm, HeadRotation, heads
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.layers import Branches, Linear, LiveRows, Names, RmsNorm, live_of
+from model_server.kernels.row_sums import logistic
+from model_server.models.layers.layers import (
+    Activation,
+    Branches,
+    Linear,
+    LiveRows,
+    Names,
+    RmsNorm,
+    live_of,
+)
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import RepeatedGroups, WeightSource, source_of
@@ -30,7 +39,25 @@ class AttentionShape:
     window: int | None = None  # tokens a query sees, itself included; None: all
     softcap: float | None = None  # applied to the scores
     chunk: int | None = None  # a query sees its own chunk of so many tokens; None: no chunks
+    value_dim: int | None = None  # numbers of a value; None: as many as of a key
+    value_scale: float = 1.0
     reads: int | None = None  # numbers of a token that are projected; None: embed
+
+    @property
+    def found(self) -> int:
+        """Numbers that a head finds: those of a value."""
+        return self.value_dim or self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGate:
+    """How what the heads found is gated by a projection of the token."""
+
+    by_heads: bool = False  # a number for each head; False: one for each number that it found
+    activation: Activation = logistic
+
+
+EVERY_NUMBER = OutputGate()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +70,7 @@ class AttentionSources:
     out: Names = ()
     biases: tuple[Names, Names, Names] | None = None  # q, k and v
     out_bias: Names | None = None
-    gate: Names | None = None  # sigmoids of it multiply what the heads found
+    gate: Names | None = None  # see OutputGate
     sinks: Names | None = None  # a score of each head without a value
 
     @classmethod
@@ -78,26 +105,29 @@ class Attention(nnx.Module):
         q_norm: nnx.Module | None = None,  # over f32[T, heads, Q]
         k_norm: nnx.Module | None = None,
         rotates_first: bool = False,  # before the norms
+        gate: OutputGate = EVERY_NUMBER,
     ) -> None:
         s, self.shape = shape, shape
         split = split_heads(s.heads, s.kv_heads, form.layout.shards("heads"))
 
-        def copied(source: Names) -> WeightSource:
+        def copied(source: Names, size: int) -> WeightSource:
             found = source_of(source)
-            return RepeatedGroups(found, s.head_dim, split.copies) if split.copies > 1 else found
+            return RepeatedGroups(found, size, split.copies) if split.copies > 1 else found
 
-        biases = sources.biases
+        def of_parts(q: Names, k: Names, v: Names) -> list[Names]:
+            return [q, copied(k, s.head_dim), copied(v, s.found)]
+
         self.qkv = Branches(
-            [n * s.head_dim for n in (s.heads, split.kv_heads, split.kv_heads)],
+            [s.heads * s.head_dim, split.kv_heads * s.head_dim, split.kv_heads * s.found],
             s.reads or s.embed,
             [(split.axis, "embed")] * 3,
-            [sources.q, copied(sources.k), copied(sources.v)],
+            of_parts(sources.q, sources.k, sources.v),
             form=form,
-            biases=None if biases is None else [biases[0], copied(biases[1]), copied(biases[2])],
+            biases=None if sources.biases is None else of_parts(*sources.biases),
         )
         self.out = Linear(
             s.embed,
-            s.heads * s.head_dim,
+            s.heads * s.found,
             ("embed", split.axis),
             sources.out,
             form=form,
@@ -105,8 +135,9 @@ class Attention(nnx.Module):
         )
         self.gated = sources.gate is not None
         if sources.gate is not None:
-            axes = (split.axis, "embed")
-            self.gate = Linear(s.heads * s.head_dim, s.embed, axes, sources.gate, form=form)
+            axes, opens = (split.axis, "embed"), s.heads * (1 if gate.by_heads else s.found)
+            self.gate = Linear(opens, s.embed, axes, sources.gate, form=form)
+            self.gate_kind = gate
         self.has_sinks = sources.sinks is not None
         if sources.sinks is not None:
             axes = (split.axis,)
@@ -133,20 +164,23 @@ class Attention(nnx.Module):
         sinks = self.sinks[...] if self.has_sinks else None
         how = {"scale": s.scale, "softcap": s.softcap, "window": s.window, "chunk": s.chunk}
         mixed, pages = batch.attend(pages, q, k, v, **how, sinks=sinks)
-        found = mixed.reshape(x.shape[0], -1)
+        mixed = mixed if s.value_scale == 1.0 else mixed * s.value_scale
         if self.gated:
-            found = found * jax.nn.sigmoid(self.gate(x))
-        return self.out(found), pages
+            opening = self.gate_kind.activation(self.gate(x))
+            mixed = mixed * opening.reshape(*mixed.shape[:2], -1)
+        return self.out(mixed.reshape(x.shape[0], -1)), pages
 
     def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:
         """Return queries f32[T, H, D], keys and values f32[T, K, D], normed and rotated."""
-        size, live = self.shape.head_dim, live_of(self)
+        size, found, live = self.shape.head_dim, self.shape.found, live_of(self)
         norms = (None, None) if self.rotates_first else (self.q_norm, self.k_norm)
-        if live is not None and all(isinstance(norm, RmsNorm | None) for norm in norms):
+        plain = size == found and all(isinstance(norm, RmsNorm | None) for norm in norms)
+        if live is not None and plain:
             kv_heads = self.qkv.outputs[1] // size
             joined, norm = self.qkv.joined(x), _of_heads(*norms)
             return heads(joined, live, size, kv_heads, norm, rotation and _of_rows(rotation))
-        q, k, v = (part.reshape(x.shape[0], -1, size) for part in self.qkv(x))
+        sizes = zip(self.qkv(x), (size, size, found), strict=True)
+        q, k, v = (part.reshape(x.shape[0], -1, width) for part, width in sizes)
         if not self.rotates_first:
             q, k = self._normed(q, k)
         if rotation is not None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from model_server.kernels.small_numbers import Packed, can_gate, fits
 from model_server.models.layers.expert_blocks import ExpertBiases, Kernel, Kernels, count_of
-from model_server.models.layers.layers import Activation, ClampedGate, gate_of, gated
+from model_server.models.layers.layers import OWN_GATES, Activation, gate_of, gated
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 
@@ -107,7 +107,7 @@ class _Groups:
 
 def _can_gate(gate: Kernel, up: Kernel, activation: Activation) -> bool:
     """True if one kernel can compute gate, activation and up: not every one is known on TPUs."""
-    known = gate_of(activation) is not None or isinstance(activation, ClampedGate)
+    known = gate_of(activation) is not None or isinstance(activation, OWN_GATES)
     if not known or gate.dtype != up.dtype:
         return False
     return can_gate(packed_of(gate), packed_of(up))

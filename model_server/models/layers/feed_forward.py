@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from model_server.kernels.cpu.rows import gated
+from model_server.kernels.cpu import rows
 from model_server.models.layers.layers import (
     Activation,
     Branches,
@@ -13,13 +13,17 @@ from model_server.models.layers.layers import (
     LiveRows,
     Names,
     gate_of,
+    gated,
     live_of,
 )
 from model_server.models.weights.weight import WeightForm
 
 
 class GatedFeedForward(nnx.Module):
-    """down(activation(gate(x)) * up(x)) (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+    """down(activation(gate(x)) * up(x)) (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+
+    A gate of a kind of its own combines the two as it does.
+    """
 
     def __init__(
         self,
@@ -80,9 +84,9 @@ class GatedFeedForward(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         live, gate = live_of(self), gate_of(self.activation)
         if live is not None and gate is not None:
-            return self.down(gated(self.gate_up.joined(x), live, gate))
+            return self.down(rows.gated(self.gate_up.joined(x), live, gate))
         opening, up = self.gate_up(x)
-        return self.down(self.activation(opening) * up)
+        return self.down(gated(self.activation, opening, up))
 
 
 class FeedForward(nnx.Module):

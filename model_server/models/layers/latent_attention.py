@@ -19,6 +19,7 @@ from flax import nnx
 from model_server.kernels.cpu.tiles import dense_product
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
+from model_server.models.layers.attention import EVERY_NUMBER, OutputGate
 from model_server.models.layers.layers import Linear, LiveRows, RmsNorm, live_of
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
@@ -48,7 +49,17 @@ class LatentShape:
 class LatentAttention(nnx.Module):
     """Projects latents down, queries up and into latent space, attends, projects values back."""
 
-    def __init__(self, shape: LatentShape, prefix: str, form: WeightForm) -> None:
+    def __init__(
+        self,
+        shape: LatentShape,
+        prefix: str,
+        form: WeightForm,
+        *,
+        out: str = "o_proj",
+        sinks: str | None = None,  # name of each head's score without a value
+        gate: str | None = None,  # name of the projection that gates what the heads found
+        gate_kind: OutputGate = EVERY_NUMBER,
+    ) -> None:
         s, self.shape = shape, shape
         axis = split_heads(s.heads, s.heads, form.layout.shards("heads")).axis
 
@@ -83,40 +94,61 @@ class LatentAttention(nnx.Module):
         self.key_up = up(s.latent, s.plain_dim, [Transposed(part) for part in key_rows])
         self.value_up = up(s.value_dim, s.latent, value_rows)
         self.live: LiveRows = nnx.data(None)
-        self.out = linear("o_proj", s.embed, s.heads * s.value_dim, ("embed", axis), s.biased)
+        self.out = linear(out, s.embed, s.heads * s.value_dim, ("embed", axis), s.biased)
+        self.gated, self.gate_kind = gate is not None, gate_kind
+        if gate is not None:
+            opens = s.heads * (1 if gate_kind.by_heads else s.value_dim)
+            self.gate = linear(gate, opens, s.embed, (axis, "embed"))
+        self.has_sinks = sinks is not None
+        if sinks is not None:
+            source = (f"{prefix}.{sinks}",)
+            self.sinks = weight((s.heads,), (axis,), source, dtype=jnp.float32, spread=0.0)
 
     def __call__(
         self,
         x: jax.Array,  # f32[T, D]
-        rotation: Rotary,
+        rotation: Rotary | None,
         pages: LayerPages,
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         queries, keys = self.latent_queries(x, rotation), self.latent_keys(x, rotation)
-        mixed, pages = batch.attend(pages, queries, keys, None, scale=s.scale)
-        return self.of_latents(mixed[..., : s.latent]), pages
+        mixed, pages = batch.attend(pages, queries, keys, None, scale=s.scale, sinks=self.scores())
+        return self.of_latents(x, mixed[..., : s.latent]), pages
 
-    def latent_keys(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+    def scores(self) -> jax.Array | None:
+        """f32[H]: each head's score without a value; None: there are none."""
+        return self.sinks[...] if self.has_sinks else None
+
+    def latent_keys(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
         """f32[T, 1, latent + rotated]: cached."""
         latent, shared = jnp.split(self.down(x), [self.shape.latent], axis=-1)
-        return jnp.concatenate([self.norm(latent)[:, None], rotation(shared[:, None])], axis=-1)
+        shared = _turned(rotation, shared[:, None])
+        return jnp.concatenate([self.norm(latent)[:, None], shared], axis=-1)
 
-    def of_latents(self, mixed: jax.Array) -> jax.Array:
-        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D]."""
+    def of_latents(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
+        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D].
+
+        x: f32[T, D], which opens the gate.
+        """
         values = self._per_head(mixed, self.value_up[...])
+        if self.gated:
+            opening = self.gate_kind.activation(self.gate(x))
+            values = values * opening.reshape(*values.shape[:2], -1)
         return self.out(values.reshape(mixed.shape[0], -1))
 
-    def latent_queries(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+    def latent_queries(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
         """f32[T, H, latent + rotated]: compared with the cached keys."""
         s = self.shape
         narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
         queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
         plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
         absorbed = self._per_head(plain, self.key_up[...])
-        made = jnp.concatenate([absorbed, rotation(rotated)], axis=-1)
-        return made if rotation.query_scale is None else made * rotation.query_scale
+        made = jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1)
+        if rotation is None or rotation.query_scale is None:
+            return made
+        return made * rotation.query_scale
 
     def _per_head(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         """f32[T, H, N]: each head's row of [T, H, K] times its transposed kernel [N, K]."""
@@ -125,6 +157,10 @@ class LatentAttention(nnx.Module):
             return dense_product(x, kernel, live)
         seen = x.astype(kernel.dtype)
         return jnp.einsum("thk,hnk->thn", seen, kernel, preferred_element_type=jnp.float32)
+
+
+def _turned(rotation: Rotary | None, x: jax.Array) -> jax.Array:
+    return x if rotation is None else rotation(x)
 
 
 def _head_rows(name: str, s: LatentShape, start: int, stop: int) -> list[WeightSource]:

@@ -365,9 +365,28 @@ class ClampedGate:
         return self(opening) * (jnp.clip(up, -self.limit, self.limit) + 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class BoundedGate:
+    """SiLU's gate within bounds: what passes, and what opens it or how far it opens."""
+
+    limit: float
+    after: bool = False  # how far it opens is bounded
+
+    def __call__(self, opening: jax.Array) -> jax.Array:
+        if self.after:
+            return jnp.minimum(jax.nn.silu(opening), self.limit)
+        return jax.nn.silu(jnp.minimum(opening, self.limit))
+
+    def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
+        return self(opening) * jnp.clip(up, -self.limit, self.limit)
+
+
+OWN_GATES = (ClampedGate, BoundedGate)  # what they let through is not activation(opening) * up
+
+
 def gated(activation: Activation, opening: jax.Array, up: jax.Array) -> jax.Array:
     """activation(opening) * up, or as the gate of a kind of its own combines them."""
-    if isinstance(activation, ClampedGate):
+    if isinstance(activation, OWN_GATES):
         return activation.gated(opening, up)
     return activation(opening) * up
 

@@ -22,6 +22,8 @@ class SandwichNormLayer(nnx.Module):
         before_ffw: nnx.Module,
         ffw: nnx.Module,
         after_ffw: nnx.Module,
+        *,
+        scale: float = 1.0,  # of both halves, as they are added
     ) -> None:
         self.before_attention = before_attention
         self.attention = attention
@@ -29,13 +31,14 @@ class SandwichNormLayer(nnx.Module):
         self.before_ffw = before_ffw
         self.ffw = ffw
         self.after_ffw = after_ffw
+        self.scale = scale
 
     def __call__(
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
-        x = x + self.after_attention(mixed)
-        return x + self.after_ffw(self.ffw(self.before_ffw(x))), pages
+        x = x + scaled(self.scale, self.after_attention(mixed))
+        return x + scaled(self.scale, self.after_ffw(self.ffw(self.before_ffw(x)))), pages
 
 
 class ParallelLayer(nnx.Module):
@@ -107,11 +110,12 @@ class PreNormLayer(nnx.Module):
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
-        x, seen = sum_and_norm(self.before_ffw, x, self._scaled(mixed))
-        return x + self._scaled(self.ffw(seen)), pages
+        x, seen = sum_and_norm(self.before_ffw, x, scaled(self.scale, mixed))
+        return x + scaled(self.scale, self.ffw(seen)), pages
 
-    def _scaled(self, added: jax.Array) -> jax.Array:
-        return added if self.scale == 1.0 else added * self.scale
+
+def scaled(scale: float, added: jax.Array) -> jax.Array:
+    return added if scale == 1.0 else added * scale
 
 
 class MixerLayer(nnx.Module):

@@ -140,8 +140,11 @@ class GroupedSigmoidChoice:
     normalised: bool
     scale: float  # of the weights
     least: float = 1e-20  # added to the sum that they are divided by
+    softcap: float | None = None  # of the scores
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        if self.softcap is not None:
+            scores = self.softcap * jnp.tanh(scores / self.softcap)
         squashed = logistic(scores)
         wanted = self._in_kept_groups(squashed if bias is None else squashed + bias[None])
         _, experts = jax.lax.top_k(wanted, self.count)

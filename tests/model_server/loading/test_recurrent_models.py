@@ -41,17 +41,17 @@ CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 def folder_of(name: str, folder: Path, **changes: Any) -> str:
     """A golden case's checkpoint, with rows for a tokenizer's tokens and a config with changes."""
     config = config_of(name)
+    text = config.get("text_config", config)
     shapes = json.loads((FAMILIES / name / "tensors.json").read_text())
     tensors = {
-        tensor: random_tensor(
-            tensor, tuple(VOCAB if d == config["vocab_size"] else d for d in dims)
-        )
+        tensor: random_tensor(tensor, tuple(VOCAB if d == text["vocab_size"] else d for d in dims))
         for tensor, dims in shapes.items()
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     keys = ("vocab_size", "vocab_size_per_layer_input")
-    sizes = {key: VOCAB for key in keys if config.get(key) == config["vocab_size"]}
-    (folder / "config.json").write_text(json.dumps(config | sizes | changes))
+    sizes = {key: VOCAB for key in keys if text.get(key) == text["vocab_size"]}
+    made = config | sizes if text is config else config | {"text_config": text | sizes}
+    (folder / "config.json").write_text(json.dumps(made | changes))
     (folder / "tokenizer.json").write_text(tokenizer_json())
     return str(folder)
 

@@ -30,9 +30,11 @@ MORE = (
     "llama_untied_mqa:2:1x2x2",
 )
 RECURRENT = (  # search nothing
+    "bailing_hybrid",
     "bamba",
     "falcon_h1",
     "granitemoehybrid",
+    "kimi_linear",
     "lfm2",
     "lfm2_moe",
     "mamba2",

@@ -97,7 +97,9 @@ def saved_shapes(kind: str, config: Mapping[str, Any]) -> Shapes:
     with tempfile.TemporaryDirectory() as folder:
         write_json(Path(folder) / "config.json", config)
         read = transformers.AutoConfig.from_pretrained(folder)
-        getattr(transformers, kind)._from_config(read).save_pretrained(folder)
+        of = getattr(transformers, kind)
+        made = of.from_config(read) if kind.startswith("Auto") else of._from_config(read)
+        made.save_pretrained(folder)
         return shapes_in(Path(folder) / "model.safetensors")
 
 

@@ -88,7 +88,8 @@ struct MemoryToken {
   const float* column;  // [A]
   const float* row;     // [B]
   const float* read;    // [B], with a rate [A]
-  float decay;          // logarithm
+  const float* decay;   // logarithm, of the whole memory or [A] of each row
+  bool each;            // there is one of each row; only with a rate
   const float* rate;    // null: all of the row is taken in
 };
 
@@ -221,7 +222,8 @@ struct Kernels {
   void (*curve)(Curve kind, const float* x, size_t size, float epsilon, float* to);
 
   // A memory [high][wide] takes in a token, and is read: out[high], with a rate out[wide].
-  void (*remember)(float* memory, size_t high, size_t wide, const MemoryToken& token, float* out);
+  void (*remember)(float* memory, size_t high, size_t wide, const MemoryToken& token, float* fades,
+                   float* out);
 
   // Up to sixteen channels of consecutive tokens [tokens][channels]; before [lanes][width - 1].
   void (*convolve)(const Filter& filter, size_t first, int lanes, float* before, const float* x,

@@ -89,7 +89,8 @@ void keep(const Numbers& held, float* out) {
 
 // Places as of `sequences_of`; column f32[T, H, A], row f32[T, H, B], read f32[T, H, B], decay
 // f32[T, H], rate of no size; memory f32[P, H, A, B], written in place -> f32[T, H, A]. With a rate
-// f32[T, H] read is f32[T, H, A] and the result f32[T, H, B]. Padding gets zeros.
+// f32[T, H] read is f32[T, H, A], the result f32[T, H, B], and decay may be f32[T, H, A]. Padding gets
+// zeros.
 ffi::Error remember(Whole reads, Whole writes, Whole fresh, Whole goes_on, Whole counts, Numbers column,
                     Numbers row, Numbers read, Numbers decay, Numbers rate, Numbers memory,
                     ffi::ResultBuffer<ffi::F32> out, ffi::ResultBuffer<ffi::F32> left) {
@@ -99,8 +100,10 @@ ffi::Error remember(Whole reads, Whole writes, Whole fresh, Whole goes_on, Whole
   size_t tokens = dim(column, 0), heads = dim(column, 1), high = dim(column, 2), wide = dim(row, 2);
   bool rated = !absent(rate);
   size_t reads_of = rated ? high : wide, made_of = rated ? wide : high, count = tokens * heads;
+  bool each = rated && rank(decay) == 3;
+  size_t fades_of = each ? high : 1;
   if (dim(row, 0) * dim(row, 1) != count || read.element_count() != count * reads_of ||
-      decay.element_count() != count || (rated && rate.element_count() != count) ||
+      decay.element_count() != count * fades_of || (rated && rate.element_count() != count) ||
       out->element_count() != count * made_of || dim(memory, 1) != heads || dim(memory, 2) != high ||
       dim(memory, 3) != wide || left->element_count() != memory.element_count()) {
     return wrong("memories: the shapes do not fit");
@@ -114,12 +117,13 @@ ffi::Error remember(Whole reads, Whole writes, Whole fresh, Whole goes_on, Whole
   std::vector<size_t> starts;
   for (size_t head = 0; head <= heads; ++head) starts.push_back(head * high * wide);
   over_states(all, left->typed_data(), starts, [&](size_t head, float* state, const Piece& piece) {
+    float* fades = ::sax::held<float, 9>(fades_of);
     for (size_t token = piece.token; token < piece.token + piece.count; ++token) {
       size_t at = token * heads + head;
       MemoryToken its{column.typed_data() + at * high, row.typed_data() + at * wide,
-                      read.typed_data() + at * reads_of, decay.typed_data()[at],
+                      read.typed_data() + at * reads_of, decay.typed_data() + at * fades_of, each,
                       rated ? rate.typed_data() + at : nullptr};
-      chosen().remember(state, high, wide, its, out->typed_data() + at * made_of);
+      chosen().remember(state, high, wide, its, fades, out->typed_data() + at * made_of);
     }
   });
   return ffi::Error::Success();

@@ -14,7 +14,7 @@ namespace sax::SAX_ISA {
 
 // memory = exp(decay) * memory + column x row; out[A] = memory times read.
 static void take_in(float* memory, size_t high, size_t wide, const MemoryToken& token, float* out) {
-  F faded = exp(set(token.decay));
+  F faded = exp(set(*token.decay));
   for (size_t a = 0; a < high; ++a, memory += wide) {
     F column = set(token.column[a]), total = set(0.0f);
     for (size_t b = 0; b < wide; b += kLanes) {
@@ -28,25 +28,27 @@ static void take_in(float* memory, size_t high, size_t wide, const MemoryToken& 
 }
 
 // As above for G groups of sixteen columns, but what is taken in is the rate times what the memory
-// lacks of the row; out[B] = read times memory.
-template <int G>
+// lacks of the row; out[B] = read times memory. fades: of the memory, or with kEach of its rows.
+template <int G, bool kEach>
 SAX_INLINE void correct_groups(float* memory, size_t high, size_t wide, const MemoryToken& token,
-                               F faded, int last, float* out, size_t b) {
+                               const float* fades, int last, float* out, size_t b) {
+  F faded = set(*fades);
   auto count = [&](int g) { return g + 1 < G ? kLanes : last; };
   F found[G], lacking[G], made[G];
   for (int g = 0; g < G; ++g) found[g] = made[g] = set(0.0f);
   for (size_t a = 0; a < high; ++a) {
-    F column = set(token.column[a]);
+    F column = kEach ? mul(set(token.column[a]), set(fades[a])) : set(token.column[a]);
     for (int g = 0; g < G; ++g) {
       found[g] = fma(load_some(memory + a * wide + b + g * kLanes, count(g)), column, found[g]);
     }
   }
-  F less = mul(faded, set(-1.0f)), rate = set(*token.rate);
+  F less = kEach ? set(-1.0f) : mul(faded, set(-1.0f)), rate = set(*token.rate);
   for (int g = 0; g < G; ++g) {
     lacking[g] = mul(rate, fma(found[g], less, load_some(token.row + b + g * kLanes, count(g))));
   }
   for (size_t a = 0; a < high; ++a) {
     F column = set(token.column[a]), read = set(token.read[a]);
+    if (kEach) faded = set(fades[a]);
     for (int g = 0; g < G; ++g) {
       float* at = memory + a * wide + b + g * kLanes;
       F now = fma(column, lacking[g], mul(load_some(at, count(g)), faded));
@@ -57,16 +59,28 @@ SAX_INLINE void correct_groups(float* memory, size_t high, size_t wide, const Me
   for (int g = 0; g < G; ++g) store_some(out + b + g * kLanes, made[g], count(g));
 }
 
-static void remember(float* memory, size_t high, size_t wide, const MemoryToken& token, float* out) {
-  if (!token.rate) return take_in(memory, high, wide, token, out);
-  F faded = exp(set(token.decay));
+template <bool kEach>
+SAX_INLINE void correct(float* memory, size_t high, size_t wide, const MemoryToken& token,
+                        const float* fades, float* out) {
   size_t b = 0;
   for (; b + 4 * kLanes <= wide; b += 4 * kLanes) {
-    correct_groups<4>(memory, high, wide, token, faded, kLanes, out, b);
+    correct_groups<4, kEach>(memory, high, wide, token, fades, kLanes, out, b);
   }
   for (; b < wide; b += kLanes) {
-    correct_groups<1>(memory, high, wide, token, faded, lanes_from(b, wide), out, b);
+    correct_groups<1, kEach>(memory, high, wide, token, fades, lanes_from(b, wide), out, b);
   }
+}
+
+// fades: room for A numbers.
+static void remember(float* memory, size_t high, size_t wide, const MemoryToken& token, float* fades,
+                     float* out) {
+  if (!token.rate) return take_in(memory, high, wide, token, out);
+  size_t several = token.each ? high : 1;
+  for (size_t a = 0; a < several; a += kLanes) {
+    int count = lanes_from(a, several);
+    store_some(fades + a, exp(load_some(token.decay + a, count)), count);
+  }
+  (token.each ? correct<true> : correct<false>)(memory, high, wide, token, fades, out);
 }
 
 // Numbers `distance` apart, one to a lane.

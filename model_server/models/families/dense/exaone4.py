@@ -14,14 +14,19 @@ from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.olmo2 import post_norm_recipe
 from model_server.models.families.qwen3 import normed_attention
-from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving
 
 KEYS = KnownKeys(
     "exaone4",
     (*DECODER, "attention_bias", "layer_types", "sliding_window", "sliding_window_pattern"),
-    DECODER_OFF,
+    {
+        **DECODER_OFF,
+        # Of EXAONE 4.5's tower, which is not built
+        **ignored("image_token_id", "video_token_id"),
+        **ignored("vision_end_token_id", "vision_start_token_id"),
+    },
 )
 _DEFAULTS = {
     "max_position_embeddings": 2048,
@@ -54,4 +59,6 @@ def _slides(keys: ConfigKeys, index: int) -> bool:
     return (index + 1) % keys.whole("sliding_window_pattern") != 0
 
 
-FAMILY = Family("exaone4", ("exaone4",), "EXAONE 4", configure)
+FAMILY = Family(
+    "exaone4", ("exaone4", "exaone4_5", "exaone4_5_text"), "EXAONE 4, EXAONE 4.5", configure
+)

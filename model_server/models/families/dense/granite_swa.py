@@ -1,7 +1,7 @@
 """Granite with windows and attention sinks: Granite 3 whose layers may each have a rope base.
 
 Source: IBM 2026, "Granite Swash"; names and config keys are those of Hugging Face's
-`GraniteSWAForCausalLM`.
+`GraniteSWAForCausalLM`; `experts/granitemoe_swa.py` has the models with experts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, windows_of
-from model_server.models.families.decoder_recipe import BuildAttention, gated_ffw, pre_norm_recipe
+from model_server.models.families.decoder_recipe import (
+    BuildAttention,
+    BuildFfw,
+    gated_ffw,
+    pre_norm_recipe,
+)
 from model_server.models.families.dense.granite import MULTIPLIERS, multipliers
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import settings_of
@@ -22,20 +27,16 @@ from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
-KEYS = KnownKeys(
-    "granite_swa",
-    (
-        *DECODER,
-        *MULTIPLIERS,
-        "attention_bias",
-        "layer_rope_theta",
-        "layer_types",
-        "mlp_bias",
-        "sliding_window",
-    ),
-    DECODER_OFF,
+WINDOWED = (
+    *DECODER,
+    *MULTIPLIERS,
+    "attention_bias",
+    "layer_rope_theta",
+    "layer_types",
+    "sliding_window",
 )
-_DEFAULTS = {
+KEYS = KnownKeys("granite_swa", (*WINDOWED, "mlp_bias"), DECODER_OFF)
+DEFAULTS = {
     "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5,
     "sliding_window": 128,
@@ -44,7 +45,11 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, DEFAULTS)
+    return windowed_recipe(keys, values, gated_ffw(keys, biased=keys.flag("mlp_bias")))
+
+
+def windowed_recipe(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Recipe:
     by = multipliers(keys)
     shape = replace(attention_shape(keys), scale=by.scores)
     windows = windows_of(keys, keys.whole("sliding_window"), lambda index: index % 4 != 0)
@@ -54,7 +59,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[replace(shape, window=window) for window in windows],
         rope=_ropes(keys, shape.head_dim, len(windows)),
         attention=_attention(keys),
-        ffw=gated_ffw(keys, biased=keys.flag("mlp_bias")),
+        ffw=ffw,
         scale=by.layers,
         embedding_scale=lambda form: by.embedding,
         logits_scale=1 / by.logits,

@@ -11,7 +11,12 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
-from model_server.models.families.sigmoid_experts import ROUTED, first_sparse, routed_ffw
+from model_server.models.families.sigmoid_experts import (
+    ROUTED,
+    RoutedNames,
+    first_sparse,
+    routed_ffw,
+)
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe
@@ -31,7 +36,10 @@ _DEFAULTS = {
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     return latent_recipe(
-        keys, values, first_sparse(keys), routed_ffw(keys, _choice(keys), bias=None)
+        keys,
+        values,
+        first_sparse(keys),
+        routed_ffw(keys, _choice(keys), names=RoutedNames(bias=None)),
     )
 
 

@@ -17,7 +17,7 @@ from model_server.models.families.experts.mlp_layers import listed_sparse, route
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.own_heads import QWEN, counted_head, drafting_layer
 from model_server.models.families.qwen3 import normed_attention
-from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
+from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.rope import Rope, rope_of
@@ -80,7 +80,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         ropes=[seen(slide)[1] for slide in slides],
         attention=attention,
         sparse=listed_sparse(keys),
-        routed=routed_ffw(keys, bias="e_score_correction_bias"),
+        routed=routed_ffw(keys, names=RoutedNames(bias="e_score_correction_bias")),
     )
     of_drafts, turning = seen((_drafts_slide(keys) or slides)[0])
     drafting = drafting_layer(keys, attention, of_drafts, gated_ffw(keys))

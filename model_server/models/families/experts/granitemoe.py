@@ -1,7 +1,9 @@
 """Granite 3 with experts: Granite's multipliers, and experts whose matrices are stored together.
 
+Beside them may be a feed-forward that every token uses.
+
 Source: IBM 2024, "Granite 3.0 Language Models"; names and config keys are those of Hugging Face's
-`GraniteMoeForCausalLM`.
+`GraniteMoeForCausalLM` and `GraniteMoeSharedForCausalLM`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recip
 from model_server.models.families.llama import attention_shape, biased_attention
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
@@ -32,6 +36,7 @@ KEYS = KnownKeys(
         "num_experts_per_tok",
         "num_local_experts",
         "residual_multiplier",
+        "shared_intermediate_size",
     ),
     DECODER_OFF,
 )
@@ -53,15 +58,24 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=rope_of(keys.all, shape.head_dim),
         attention=biased_attention(keys),
-        ffw=routed_ffw(keys),
+        ffw=routed_ffw(keys, shared_ffw(keys)),
         scale=keys.number("residual_multiplier", 1.0),
         embedding_scale=lambda form: embedding_scale,
         logits_scale=1.0 / keys.number("logits_scaling", 1.0),
     )
 
 
-def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
+# Names of the experts' gates and ups, of their downs, and of the router
+_PUBLISHED = ("input_linear.weight", "output_linear.weight", "router.layer.weight")
+
+
+def routed_ffw(
+    keys: ConfigKeys,
+    shared: BuildFfw | None = None,
+    names: tuple[str, str, str] = _PUBLISHED,
+) -> BuildFfw:
     """Builder of a layer's experts; shared: of what every token uses."""
+    gate_up, down, router = names
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     experts = keys.whole("num_local_experts")
     choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
@@ -72,11 +86,11 @@ def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
         sources = ExpertSources.together(
             experts,
             ffw,
-            gate_up=f"{name}.input_linear.weight",
-            down=f"{name}.output_linear.weight",
+            gate_up=f"{name}.{gate_up}",
+            down=f"{name}.{down}",
         )
         return RoutedFeedForward(
-            Router(embed, experts, choice, (f"{name}.router.layer.weight",)),
+            Router(embed, experts, choice, (f"{name}.{router}",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
             shared and shared(prefix, form),
         )
@@ -84,6 +98,38 @@ def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
     return build
 
 
+def shared_ffw(keys: ConfigKeys) -> BuildFfw | None:
+    """Builder of what every token uses; None: there is nothing."""
+    if not keys.whole("shared_intermediate_size", 0, least=0):
+        return None
+    return shared_mlp(keys)
+
+
+def shared_mlp(keys: ConfigKeys) -> BuildFfw:
+    """Builder of a gated feed-forward whose first two matrices are stored as one."""
+    embed, ffw = keys.whole("hidden_size"), keys.whole("shared_intermediate_size")
+    activation = activation_of(keys.get("hidden_act", "silu"))
+
+    def build(prefix: str, form: WeightForm) -> GatedFeedForward:
+        name = f"{prefix}.shared_mlp"
+        both = Tensor(f"{name}.input_linear.weight")
+        return GatedFeedForward(
+            embed,
+            ffw,
+            gate=cut(both, 0, ffw, of=2 * ffw),
+            up=cut(both, ffw, 2 * ffw, of=2 * ffw),
+            down=(f"{name}.output_linear.weight",),
+            activation=activation,
+            form=form,
+        )
+
+    return build
+
+
 FAMILY = Family(
-    "granitemoe", ("granitemoe",), "Granite 3 (experts)", configure, own_types_only=True
+    "granitemoe",
+    ("granitemoe", "granitemoeshared"),
+    "Granite 3 (experts), Granite with shared experts",
+    configure,
+    own_types_only=True,
 )

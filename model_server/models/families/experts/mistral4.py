@@ -19,7 +19,12 @@ from model_server.models.families.latent_recipe import (
     latent_shape,
 )
 from model_server.models.families.ropes import settings_of
-from model_server.models.families.sigmoid_experts import ROUTED, first_sparse, routed_ffw
+from model_server.models.families.sigmoid_experts import (
+    ROUTED,
+    RoutedNames,
+    first_sparse,
+    routed_ffw,
+)
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count
@@ -57,7 +62,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         keys,
         values,
         first_sparse(keys),
-        routed_ffw(keys, _choice(keys), bias=None, together=True),
+        routed_ffw(keys, _choice(keys), names=RoutedNames(bias=None, together=True)),
         rope=_rope(keys),
     )
     return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))

@@ -88,10 +88,10 @@ class ChoosingDecoder(Decoder):
 
 
 _INDEXER = ("index_head_dim", "index_n_heads", "index_topk")
-_SHARING = ("index_skip_topk_offset", "index_topk_freq", "index_topk_pattern", "indexer_types")
+SHARING = ("index_skip_topk_offset", "index_topk_freq", "index_topk_pattern", "indexer_types")
 KEYS = KnownKeys(
     "glm_moe_dsa",
-    (*LATENT, *ROUTED, *_INDEXER, *_SHARING, "mlp_layer_types"),
+    (*LATENT, *ROUTED, *_INDEXER, *SHARING, "mlp_layer_types"),
     {
         **LATENT_OFF,
         "indexer_rope_interleave": one_of(True),
@@ -138,7 +138,9 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
     narrow = HeadShape(1, shape.latent + shape.rotated_dim, 0)
     others = tuple(None if own else narrow for own in chooses) if taking else ()
-    return replace(recipe, cache=choosing_cache(keys, indexer, others), choosers=_choosers(chooses))
+    return replace(
+        recipe, cache=choosing_cache(keys, indexer, others), choosers=choosers_of(chooses)
+    )
 
 
 def choosing_layers(keys: ConfigKeys) -> list[bool]:
@@ -169,7 +171,7 @@ def choosing_layers(keys: ConfigKeys) -> list[bool]:
     return found
 
 
-def _choosers(chooses: Sequence[bool]) -> tuple[int | None, ...]:
+def choosers_of(chooses: Sequence[bool]) -> tuple[int | None, ...]:
     """Layers whose choices are taken, one per layer; None: the layer chooses for itself."""
     last = 0
     made: list[int | None] = []

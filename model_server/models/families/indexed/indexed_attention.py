@@ -9,6 +9,7 @@ float8, which is not done here, as in transformers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,8 @@ class IndexerShape:
     heads: int
     dim: int
     most: int  # tokens that each query attends to
+    epsilon: float = _EPSILON
+    rotates_last: bool = False  # the last numbers of its heads; False: the first ones
 
 
 class Indexer(nnx.Module):
@@ -48,17 +51,25 @@ class Indexer(nnx.Module):
         self.key = linear("wk", shape.dim, embed)
         self.weights = linear("weights_proj", shape.heads, embed)
         norm = f"{prefix}.k_norm"
-        self.norm = LayerNorm(shape.dim, (f"{norm}.weight",), (f"{norm}.bias",), epsilon=_EPSILON)
+        self.norm = LayerNorm(
+            shape.dim, (f"{norm}.weight",), (f"{norm}.bias",), epsilon=shape.epsilon
+        )
 
     def choosing(self, x: jax.Array, narrow: jax.Array, rotation: Rotary) -> Choosing:
         """Map the residual stream f32[T, D] and the queries' latent f32[T, R]."""
         s = self.shape
-        queries = rotation(self.queries(narrow).reshape(-1, s.heads, s.dim))
+        queries = self._turned(self.queries(narrow).reshape(-1, s.heads, s.dim), rotation)
         return Choosing(queries * s.dim**-0.5, self.weights(x) * s.heads**-0.5)
 
     def keys(self, x: jax.Array, rotation: Rotary) -> jax.Array:
         """f32[T, 1, I]: cached for later queries to choose by."""
-        return rotation(self.norm(self.key(x))[:, None])
+        return self._turned(self.norm(self.key(x))[:, None], rotation)
+
+    def _turned(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+        """Rotate part of f32[T, heads, I]; that it lies first then changes no product."""
+        if self.shape.rotates_last:
+            x = jnp.roll(x, 2 * rotation.cos.shape[-1], axis=-1)
+        return rotation(x)
 
 
 class IndexedLatentAttention(LatentAttention):
@@ -73,8 +84,9 @@ class IndexedLatentAttention(LatentAttention):
         *,
         chooses: bool = True,  # False: it takes what a layer before it chose
         interleaved: bool = False,  # pairs that the indexer rotates; False: half a head apart
+        **parts: Any,  # as of `LatentAttention`
     ) -> None:
-        super().__init__(shape, prefix, form)
+        super().__init__(shape, prefix, form, **parts)
         assert shape.query_latent is not None, "the indexer's queries are made of it"
         self.most, self.interleaved = indexer.most, interleaved
         self.chooses = chooses
@@ -109,7 +121,6 @@ class IndexedLatentAttention(LatentAttention):
             keys = jnp.concatenate([keys, self.indexer.keys(x, turn)], axis=-1)
         assert choosing is not None, "the first layer has an indexer"
         queries = self.latent_queries(x, rotation)
-        mixed, pages, chosen = attend_to_chosen(
-            batch, pages, queries, keys, choosing, most=self.most, scale=s.scale
-        )
-        return self.of_latents(mixed[..., : s.latent]), chosen, pages
+        how = {"most": self.most, "scale": s.scale, "sinks": self.scores()}
+        mixed, pages, chosen = attend_to_chosen(batch, pages, queries, keys, choosing, **how)
+        return self.of_latents(x, mixed[..., : s.latent]), chosen, pages

@@ -13,7 +13,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
 from model_server.models.families.dense.granite import MULTIPLIERS, multipliers
-from model_server.models.families.experts.granitemoe import routed_ffw
+from model_server.models.families.experts.granitemoe import routed_ffw, shared_mlp
 from model_server.models.families.llama import attention_shape, biased_attention
 from model_server.models.families.recurrent.mixers import (
     MAMBA,
@@ -22,13 +22,10 @@ from model_server.models.families.recurrent.mixers import (
     mamba_shape,
 )
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
-from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.state_space import StateSpace
 from model_server.models.recipe import Family, Recipe, serving
-from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
@@ -98,22 +95,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 def _ffw(keys: ConfigKeys) -> BuildFfw:
     """Builder of the experts and the feed-forward that every token uses; or of that alone."""
-    embed, ffw = keys.whole("hidden_size"), keys.whole("shared_intermediate_size")
-    activation = activation_of(keys.get("hidden_act", "silu"))
-
-    def shared(prefix: str, form: WeightForm) -> GatedFeedForward:
-        name = f"{prefix}.shared_mlp"
-        both = Tensor(f"{name}.input_linear.weight")
-        return GatedFeedForward(
-            embed,
-            ffw,
-            gate=cut(both, 0, ffw, of=2 * ffw),
-            up=cut(both, ffw, 2 * ffw, of=2 * ffw),
-            down=(f"{name}.output_linear.weight",),
-            activation=activation,
-            form=form,
-        )
-
+    shared = shared_mlp(keys)
     sparse = keys.whole("num_local_experts", least=0) > 0
     return routed_ffw(keys, shared) if sparse else shared
 

@@ -57,12 +57,13 @@ def fading(rated: bool) -> Remembering:
     return Remembering([Taps()], tokens, by_xla, finished)
 
 
-def inputs(rated: bool) -> tuple[jax.Array, ...]:
-    """What the tokens of a sequence bring."""
+def inputs(rated: bool, *, by_row: bool = False) -> tuple[jax.Array, ...]:
+    """What the tokens of a sequence bring; by_row: each row of a memory fades by itself."""
     column, row = numbers(TOKENS, HEADS, HIGH), numbers(TOKENS, HEADS, WIDE)
     column /= jnp.linalg.norm(column, axis=-1, keepdims=True)
     read = numbers(TOKENS, HEADS, HIGH if rated else WIDE)
-    decay, rate = -jnp.abs(numbers(TOKENS, HEADS)), jax.nn.sigmoid(numbers(TOKENS, HEADS))
+    fades = (TOKENS, HEADS, HIGH) if by_row else (TOKENS, HEADS)
+    decay, rate = -jnp.abs(numbers(*fades)), jax.nn.sigmoid(numbers(TOKENS, HEADS))
     return numbers(TOKENS, 37), column, row, read, decay, rate
 
 
@@ -127,6 +128,7 @@ def test_states_equal_those_of_xla_and_have_the_same_bits_in_any_chunks(
         ("convolution", Filtering(Taps()), inputs(rated=False)[0]),
         ("taken in", fading(rated=False), inputs(rated=False)),
         ("corrected", fading(rated=True), inputs(rated=True)),
+        ("corrected by row", fading(rated=True), inputs(rated=True, by_row=True)),
     ):
         wanted, kept = computed(step, given, [TOKENS], None)
         whole: Any = None

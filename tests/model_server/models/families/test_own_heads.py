@@ -99,6 +99,11 @@ CASES: dict[str, tuple[dict[str, Any], str, set[str]]] = {
         | {"token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"},
     ),
     "qwen3_5": ({"mtp_num_hidden_layers": 1}, "mtp", _apart(_GATED)),
+    "mellum": (
+        {},
+        "mtp",
+        _apart({f"experts.*.{part}" for part in _GATED} | {"gate"}),
+    ),
     "qwen3_next": (
         {},
         "mtp",

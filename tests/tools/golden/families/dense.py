@@ -206,4 +206,20 @@ CASES = [
     Case("starcoder2", tokens=21, without={"window": {"sliding_window": None}}),
     Case("starcoder2_unbiased", without={"tanh": {"hidden_act": "relu"}}),
     Case("starcoder2_rope_parameters", tokens=21, without={"window": {"sliding_window": 21}}),
+    Case("youtu", without={"theta": {"rope_theta": 10000.0}}),
+    Case(
+        "youtu_plain_queries",
+        without={"halves": {"rope_interleave": True}, "yarn": {"rope_scaling": None}},
+    ),
+    Case(
+        "hyperclovax",
+        without={
+            "attention": {"attention_multiplier": 0.4},
+            "embedding": {"embedding_multiplier": 1.0},
+            "logits": {"logits_scaling": 1.0},
+            "residual": {"residual_multiplier": 1.0},
+        },
+    ),
+    Case("hyperclovax_plain", without={"theta": {"rope_parameters.rope_theta": 10000.0}}),
+    Case("iquestcoder", without={"theta": {"rope_theta": 10000.0}}),
 ]

@@ -189,4 +189,131 @@ CASES = [
     Case(
         "qwen2_moe_dense_layers", without={"weights that add up to one": {"norm_topk_prob": False}}
     ),
+    Case(
+        "mimo_v2",
+        tokens=21,
+        without={
+            "window": {"sliding_window": 64},
+            "size of values": {"attention_value_scale": 1.0},
+            "bases": {"rope_parameters.full_attention.rope_theta": 10000.0},
+            "part that rotates": {"rope_parameters.sliding_attention.partial_rotary_factor": 0.334},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        "mimo_v2_published",
+        tokens=21,
+        without={
+            "window": {"sliding_window_size": 64},
+            "groups": {"topk_group": 4},
+        },
+    ),
+    Case(
+        "laguna",
+        tokens=21,
+        without={
+            "window": {"sliding_window": 64},
+            "yarn": {"rope_parameters.full_attention.factor": 1.0},
+            "part that rotates": {"rope_parameters.full_attention.partial_rotary_factor": 1.0},
+            "scaling": {"moe_routed_scaling_factor": 1.0},
+            "cap of the router": {"moe_router_logit_softcapping": 0.0},
+        },
+    ),
+    Case("laguna_by_elements"),
+    Case(
+        "afmoe",
+        tokens=21,
+        without={
+            "window": {"sliding_window": 64},
+            "layers that do not rotate": {"layer_types": ["sliding_attention"] * 4},
+            "embedding": {"mup_enabled": False},
+            "scaling": {"route_scale": 1.0},
+        },
+    ),
+    Case("afmoe_tied", tokens=21, without={"theta": {"rope_parameters.rope_theta": 10000.0}}),
+    Case(
+        "mellum",
+        tokens=21,
+        without={
+            "window": {"sliding_window": 64},
+            "yarn": {"rope_parameters.full_attention.factor": 1.0},
+            "weights that add up to one": {"norm_topk_prob": False},
+        },
+    ),
+    Case("mellum_dense_layer", without={"weights as they are": {"norm_topk_prob": True}}),
+    Case(
+        "flint",
+        tokens=21,
+        without={"window": {"sliding_window": 64}, "theta": {"rope_theta": 500000.0}},
+    ),
+    Case("flint_as_they_are", without={"weights as they are": {"norm_topk_prob": True}}),
+    Case(
+        "step3p7",
+        tokens=21,
+        without={
+            "window": {"text_config.sliding_window": 64},
+            "bound of experts": {"text_config.swiglu_limits": None},
+            "bound of what every token uses": {"text_config.swiglu_limits_shared": None},
+            "yarn": {"text_config.rope_scaling": None},
+            "bases": {"text_config.rope_theta": [10000.0] * 5},
+            "scaling": {"text_config.moe_router_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        "step3p7_saved",
+        tokens=21,
+        without={"scale": {"text_config.query_pre_attn_scalar": 16}},
+    ),
+    Case(
+        "granitemoeshared",
+        without={"residual": {"residual_multiplier": 1.0}, "logits": {"logits_scaling": 1.0}},
+    ),
+    Case(
+        "granitemoe_swa",
+        tokens=21,
+        without={
+            "window": {"sliding_window": 64},
+            "layers that do not rotate": {"layer_rope_theta": [500000.0, 10000.0, 10000.0]},
+            "residual": {"residual_multiplier": 1.0},
+        },
+    ),
+    Case("granitemoe_swa_unshared", tokens=21, without={"window": {"sliding_window": 64}}),
+    Case(
+        "sarvam_mla",
+        without={"yarn": {"rope_scaling": None}, "scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        "sarvam_moe",
+        without={"groups": {"topk_group": 4}, "theta": {"rope_theta": 10000.0}},
+    ),
+    Case(
+        "sarvam_moe_part",
+        without={"part that rotates": {"rope_parameters.partial_rotary_factor": 1.0}},
+    ),
+    Case(
+        "minimax_m3",
+        tokens=23,
+        without={
+            "blocks": {"text_config.index_topk_blocks": 16},
+            "the nearest": {"text_config.index_local_blocks": 0},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
+            "clamp": {"text_config.swiglu_limit": 7.0},
+            "part that rotates": {"text_config.rope_parameters.partial_rotary_factor": 1.0},
+        },
+    ),
+    Case(
+        "minimax_m3_published",
+        tokens=23,
+        without={"blocks": {"text_config.sparse_attention_config.sparse_topk_blocks": 16}},
+    ),
+    Case(
+        "hy_v4",
+        without={
+            "choice": {"index_topk": 64},
+            "bound": {"swiglu_limit": 10.0},
+            "magnitude": {"hc_magnitude": 2.0},
+            "theta": {"rope_parameters.rope_theta": 100.0},
+        },
+    ),
+    Case("hy_v4_biased", without={"yarn": {"rope_parameters.factor": 1.0}}),
 ]

@@ -31,6 +31,8 @@ ENCODERS = {
     "roberta": "RobertaModel",
     "xlm-roberta": "XLMRobertaModel",
 }
+# Types that the code of another serves: only the automatic classes read their config.json.
+SERVED_BY_OTHERS = ("iquestcoder", "sarvam_mla", "sarvam_moe")
 LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
 
 _TABLES = (dense, experts, gemmas, gpts, multimodal, recurrent)
@@ -74,7 +76,9 @@ def make(name: str, into: Path) -> None:
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    return ENCODERS.get(config["model_type"], config["architectures"][0])
+    if config["model_type"] in SERVED_BY_OTHERS:
+        return "AutoModelForCausalLM"
+    return ENCODERS.get(config["model_type"]) or str(config["architectures"][0])
 
 
 def _first_clear(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.tools.golden.families.case import Case
 from tests.tools.golden.media.qwen import turned_experts
 
+_KIMI_LAYERS = "language_model.model.layers."
+
 CASES = [
     Case("qwen2_vl", without={"theta": {"rope_theta": 10000.0}}),
     Case("qwen2_5_vl", without={"theta": {"rope_theta": 10000.0}}),
@@ -23,4 +25,15 @@ CASES = [
     Case("qwen3_vl_moe_saved"),
     Case("qwen2_audio"),
     Case("llava_with_mistral", tokens=21),
+    Case(
+        "kimi_k25",
+        without={"scaling": {"text_config.routed_scaling_factor": 1.0}},
+        # transformers 5.24 saves the text model's layers by the name of the tower's.
+        published=lambda name: name.replace("language_model.model.blocks.", _KIMI_LAYERS),
+    ),
+    Case(
+        "exaone4_with_images",
+        tokens=21,
+        without={"window": {"text_config.sliding_window": 64}},
+    ),
 ]

@@ -44,6 +44,13 @@ def as_olmo_hybrid(shapes: Shapes) -> Shapes:
     return made
 
 
+def dense_apart(name: str) -> str:
+    """The name of a Kimi Linear's tensor; transformers 5.24 saves dense layers as if of experts."""
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        name = name.replace(f"block_sparse_moe.{part}.", f"mlp.{part}.")
+    return name
+
+
 CASES = [
     Case(
         "minimax",
@@ -108,4 +115,29 @@ CASES = [
     Case("qwen3_5_moe", stored=experts_together),
     Case("qwen3_5_moe_experts_apart"),
     Case("qwen3_next_dense_layers"),
+    Case(
+        "kimi_linear",
+        tokens=21,
+        without={
+            "scaling": {"routed_scaling_factor": 1.0},
+            "groups": {"num_expert_group": 1, "topk_group": 1},
+        },
+        published=dense_apart,
+    ),
+    Case(
+        "kimi_linear_listed",
+        without={"weights as they are": {"moe_renormalize": True}},
+        published=dense_apart,
+    ),
+    Case(
+        "bailing_hybrid",
+        tokens=21,
+        without={
+            "bounded decay": {"kda_safe_gate": False},
+            "bound": {"kda_lower_bound": -1.0},
+            "theta": {"rope_theta": 10000.0},
+            "groups": {"topk_group": 4},
+        },
+    ),
+    Case("bailing_hybrid_unbounded", without={"decay": {"kda_safe_gate": True}}),
 ]

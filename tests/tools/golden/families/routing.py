@@ -19,7 +19,8 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
             return margins.extend(_gap(out[0].sigmoid() + given[1], router.top_k))
         margins.extend(_margins(router, out[0], out[2]))
 
-    routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    kinds = ("topkrouter", "tokenchoicerouter")
+    routers = [m for m in model.modules() if type(m).__name__.lower().endswith(kinds)]
     hooks = [router.register_forward_hook(watch) for router in routers]
 
     def watch_logits(router: Any, _: Any, out: Any) -> None:
@@ -54,6 +55,8 @@ def _margins(router: Any, logits: torch.Tensor, chosen: torch.Tensor) -> list[fl
     if bias is None:
         return _gap(logits, router.top_k)
     scores = logits.sigmoid() + bias
+    if not hasattr(router, "num_group"):
+        return _gap(scores, router.top_k)
     groups = scores.view(len(scores), router.num_group, -1)
     best = groups.topk(2, dim=-1).values.sum(-1)
     between = _gap(best, router.topk_group) if router.topk_group < router.num_group else []

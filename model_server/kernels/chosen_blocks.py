@@ -1,0 +1,149 @@
+"""Attention in chosen blocks: each query sees the tokens of the blocks that it scores highest.
+
+Source: MiniMax 2026, "MiniMax-M3". A query has a few heads that choose, one for each group of
+attending heads, and a token one key for them. A block's score is the highest among its tokens; the
+query's own block, or the few blocks that end with it, are always chosen. All scores are computed
+and all pages read, in plain XLA on every platform: time and memory are those of attention to
+everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from model_server.kernels import xla
+from model_server.kernels.chosen import Chosen
+from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.pages import LayerPages, key_major_shapes, write
+from model_server.kernels.whole import WholeInputs
+
+_Made = TypeVar("_Made")
+# rows of the flat batch, pages, tables i32[N, S/G], limits i32[N, C], is it the decode rows?
+_Run = Callable[[slice, LayerPages, jax.Array, jax.Array, bool], _Made]
+
+
+class ChosenBlocks(NamedTuple):
+    size: int  # tokens of a block
+    most: int  # blocks that a query sees
+    nearest: int  # of them, those that end with the query's own
+
+
+def choose_blocks(
+    batch: PagedBatch,
+    layer: LayerPages,  # keys alone
+    queries: jax.Array,  # f32[T, J, I]
+    keys: jax.Array,  # f32[T, 1, I]
+    blocks: ChosenBlocks,
+) -> tuple[Chosen, LayerPages]:
+    """Write the keys; return bool[.., J, C, S] of decodes and blocks, None: all that they see."""
+
+    def run(
+        rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
+    ) -> jax.Array | None:
+        shaped = queries[rows].reshape(limits.shape[0], -1, *queries.shape[1:])
+        return _choose(pages, shaped, tables, limits, blocks)
+
+    copies = layer.keys.shape[1]  # each device that shares the heads has the key
+    first, rest, layer = _each(batch, layer, jnp.repeat(keys, copies, axis=1), None, run)
+    return Chosen(first, rest), layer
+
+
+def attend_in_blocks(
+    batch: PagedBatch,
+    layer: LayerPages,
+    q: jax.Array,  # f32[T, H, Q]
+    k: jax.Array,  # f32[T, K, Q]
+    v: jax.Array,  # f32[T, K, W]
+    chosen: Chosen,  # of J heads, for H / J query heads each
+    *,
+    scale: float,
+) -> tuple[jax.Array, LayerPages]:
+    """Write the new keys and values, then attend. Returns f32[T, H, W]."""
+
+    def run(
+        rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
+    ) -> jax.Array:
+        shaped = q[rows].reshape(limits.shape[0], -1, *q.shape[1:])
+        its = chosen.decodes if decodes else chosen.blocks
+        mixed = xla.paged_attention(shaped, pages, tables, limits, scale=scale, chosen=its)
+        return mixed.reshape(-1, *mixed.shape[2:])
+
+    first, rest, layer = _each(batch, layer, k, v, run)
+    return jnp.concatenate([each for each in (first, rest) if each is not None]), layer
+
+
+def _each(
+    batch: PagedBatch, layer: LayerPages, k: jax.Array, v: jax.Array | None, run: _Run[_Made]
+) -> tuple[_Made | None, _Made | None, LayerPages]:
+    """Run over decode rows and over blocks, of pages with the new tokens written.
+
+    Whole inputs are read without pages. Raises KernelRefusal.
+    """
+    if batch.split is not None:
+        raise KernelRefusal(
+            "attention in chosen blocks is not computed with the tokens of a step divided over "
+            "devices: set SHARDING_RULES tokens to null"
+        )
+    if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
+        inputs, length = batch.block_limits.shape
+        keys = k.reshape(inputs, length, *k.shape[1:]).transpose(0, 2, 3, 1)
+        values = (
+            None if v is None else v.reshape(inputs, length, *v.shape[1:]).transpose(0, 2, 1, 3)
+        )
+        pages, tables = LayerPages(keys, values), jnp.arange(inputs)[:, None]
+        return None, run(slice(None), pages, tables, batch.block_limits, False), layer
+    if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
+        raise KernelRefusal("attention in chosen blocks is computed over pages of plain XLA only")
+    layer = write(layer, k, v, batch.pages, batch.offsets)
+    decodes = batch.decode_tables.shape[0]
+    first = run(slice(0, decodes), layer, batch.decode_tables, batch.decode_limits, True)
+    if not batch.block_tables.shape[0]:
+        return first, None, layer
+    rest = run(slice(decodes, None), layer, batch.block_tables, batch.block_limits, False)
+    return first, rest, layer
+
+
+def _choose(
+    layer: LayerPages,
+    queries: jax.Array,  # f32[N, C, J, I]
+    tables: jax.Array,  # i32[N, S/G]
+    limits: jax.Array,  # i32[N, C]
+    blocks: ChosenBlocks,
+) -> jax.Array | None:
+    """Return bool[N, J, C, S], the tokens that each query sees; None: all up to its own."""
+    page_size = layer.keys.shape[3]
+    tokens = tables.shape[1] * page_size
+    count = -(-tokens // blocks.size)
+    if count <= blocks.most:
+        return None
+    n, c, heads, _ = queries.shape
+
+    def one_page(index: jax.Array, scores: jax.Array) -> jax.Array:
+        pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
+        keys = layer.keys.at[pages, 0].get(mode="promise_in_bounds").astype(jnp.float32)
+        found = jnp.einsum("ncji,nig->njcg", queries, keys, precision=lax.Precision.HIGHEST)
+        if layer.key_scales is not None:
+            scales = layer.key_scales.at[pages, 0].get(mode="promise_in_bounds")
+            found = found * scales[:, None, None]
+        at = lax.broadcast_to_rank(index * page_size + jnp.arange(page_size), 4)
+        found = jnp.where(at < limits[:, None, :, None], found, -jnp.inf)
+        return lax.dynamic_update_slice_in_dim(scores, found, index * page_size, axis=3)
+
+    trips = (jnp.max(limits) + page_size - 1) // page_size
+    scores = jnp.full((n, heads, c, tokens), -jnp.inf)
+    scores = lax.fori_loop(0, trips, one_page, scores)
+    padding = [(0, 0)] * 3 + [(0, count * blocks.size - tokens)]
+    scores = jnp.pad(scores, padding, constant_values=-jnp.inf)
+    best = scores.reshape(n, heads, c, count, blocks.size).max(-1)
+    own = jnp.maximum(limits - 1, 0) // blocks.size
+    since = own[:, None, :, None] - lax.broadcast_to_rank(jnp.arange(count), 4)
+    best = jnp.where((since >= 0) & (since < blocks.nearest), jnp.inf, best)
+    _, highest = lax.top_k(best, blocks.most)
+    kept = jnp.zeros(best.shape, bool)
+    kept = jnp.put_along_axis(kept, highest, jnp.bool_(True), axis=-1, inplace=False)
+    return jnp.repeat(kept, blocks.size, axis=-1)[..., :tokens]
