@@ -80,7 +80,9 @@ class Script:
 
     # Bytes after the last value of the last source; raises if the stream is incomplete.
     closing: Callable[[], bytes]
-    failure: Callable[[SaxError], bytes]  # replaces `closing` once bytes were sent
+    # Replaces `closing` once bytes were sent; None: the connection is closed, so that the client
+    # sees that the body is not whole.
+    failure: Callable[[SaxError], bytes | None]
     on_first: Callable[[], None]
     on_end: Callable[[Ending], None]
 
@@ -133,6 +135,9 @@ class EventStream(Response, Generic[T]):
             if not self._started:
                 raise
             last, ending = self._script.failure(error), Ending.BROKEN
+            if last is None:
+                log.warning("request %s breaks off: %s", RequestRecord.current().request_id, error)
+                return ending
         await writer.finish(lambda data: self._send(send, data, more=False), last)
         return ending
 
