@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ from sax.cli.image_files import ImageFiles, SoundFiles, with_images
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
-from sax.client import Client
 from sax.command import CommandResult, Results, read_file
 from sax.errors import InvalidRequest
 from sax.fields.table import MOST_TIMEOUT_S
@@ -26,6 +25,9 @@ from sax.format import quoted
 from sax.speech import TranscriptPart, TranscriptRequest, whole_transcript
 from sax.spoken import FORMATS, SoundFormat, SpeechRequest
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 Priority = Annotated[
     int,
