@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from http_gateway import problems
+from http_gateway.access import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged
@@ -32,6 +34,8 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import SPEECH_CHARACTERS, field
 from sax.format import quoted
 from sax.spoken import FORMATS, SoundFormat, SpeechRequest, SpokenPart, check_speech
+
+log = logging.getLogger(__name__)
 
 _ROUTE = RequestRoute.SPEECH
 _SEED, _VOICE = field(_ROUTE, "seed"), field(_ROUTE, "voice")
@@ -217,7 +221,8 @@ class ToldSpeech:
         return event(msgspec.json.encode(done))
 
     def failure(self, error: SaxError) -> bytes | None:
-        """None: a file has no place for an error."""
+        """None: a file has no place for an error, so the connection closes before its end."""
         if not self.events:
+            log.warning("request %s breaks off: %s", RequestRecord.current().request_id, error)
             return None
         return event(problems.openai_error(problems.describe(error)))
