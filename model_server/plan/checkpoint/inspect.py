@@ -198,7 +198,8 @@ def _fit_speaker(report: Report, model: SynthesizerClass, checkpoint: Checkpoint
     recipe = model.configure(checkpoint.config, model.overridable)
     sizes = recipe.config
     report.vocabulary = sizes.vocab
-    report.devices = f"one; {sizes.speakers} speakers, {sizes.rate} samples a second"
+    speakers = f"{sizes.speakers} speaker{'s' * (sizes.speakers > 1)}"
+    report.devices = f"one, for {speakers} at {sizes.rate} samples a second"
     report.problems += mismatches(
         recipe.blueprint.declarations, recipe.needed(checkpoint), shown=_NAMED
     )
