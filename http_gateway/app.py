@@ -47,6 +47,7 @@ from http_gateway.openai.responses.kept_conversations import CONVERSATIONS, Kept
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import ENDS, FOLDER, StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
+from http_gateway.openai.speech import SpeechRoutes
 from http_gateway.openai.stored import KeptSpace, PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
@@ -114,7 +115,7 @@ def create_app(
     ):
         app.include_router(routes.router())
     app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings, mcp)
-    for kind in (AudioRoutes, RelevanceRoutes, TokenRoutes, LlamaCppRoutes):
+    for kind in (AudioRoutes, SpeechRoutes, RelevanceRoutes, TokenRoutes, LlamaCppRoutes):
         app.include_router(kind(backend).router())
     _add_middleware(app, backend, authentication, limiter, tracer, running)
     _explain_errors(app, generation)

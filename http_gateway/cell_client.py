@@ -13,6 +13,7 @@ from sax.flags.last_lines import LogLine
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling
 from sax.speech import TranscriptPart, TranscriptRequest
+from sax.spoken import SpeechRequest, SpokenPart
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -38,6 +39,10 @@ class CellClient(Protocol):
     def transcribe_stream(
         self, request: TranscriptRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[TranscriptPart, None]: ...
+
+    def speak_stream(
+        self, request: SpeechRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[SpokenPart, None]: ...
 
     async def publish(
         self,

@@ -161,6 +161,7 @@ LADDERS: dict[str, list[str]] = {
         "chat.py",
         "call_form.py",
         "speech.py",
+        "spoken.py",
         "fields",
         "storage",
         "errors.py",

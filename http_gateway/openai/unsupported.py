@@ -33,7 +33,7 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
 # Why these hold nothing else.
 CHAT_REMARKS = {
     "echo": "A chat has no text of its own.",
-    "audio": "No model here speaks.",
+    "audio": "No model that chats speaks: /v1/audio/speech does.",
     "function_call": "The older form of tool_choice.",
     "functions": "The older form of tools.",
     "modalities": "Answers are texts.",

@@ -80,7 +80,8 @@ class Script:
 
     # Bytes after the last value of the last source; raises if the stream is incomplete.
     closing: Callable[[], bytes]
-    failure: Callable[[SaxError], bytes]  # replaces `closing` once bytes were sent
+    # Replaces `closing` once bytes were sent; None: the body stays incomplete, and looks it.
+    failure: Callable[[SaxError], bytes | None]
     on_first: Callable[[], None]
     on_end: Callable[[Ending], None]
 
@@ -95,8 +96,7 @@ class EventStream(Response, Generic[T]):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """headers: beside, or in place of, those of server-sent events."""
-        self.status_code = 200
-        self.background = None
+        self.status_code, self.background = 200, None
         self.init_headers({**_HEADERS, **(headers or {})})
         self._sources = sources
         self._script = script
@@ -133,15 +133,15 @@ class EventStream(Response, Generic[T]):
             if not self._started:
                 raise
             last, ending = self._script.failure(error), Ending.BROKEN
-        await writer.finish(lambda data: self._send(send, data, more=False), last)
+        if last is not None:
+            await writer.finish(lambda data: self._send(send, data, more=False), last)
         return ending
 
     async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
         if not self._started:
             self._started = True
             self._script.on_first()
-            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(start)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": data, "more_body": more})
 
 

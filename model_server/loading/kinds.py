@@ -17,7 +17,13 @@ from model_server.loading.served_recipe import recipe_of
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
-from model_server.models.registry import AdapterClass, Entry, audio_class, vision_class
+from model_server.models.registry import (
+    AdapterClass,
+    Entry,
+    audio_class,
+    synthesizer_class,
+    vision_class,
+)
 from sax.types import ModelSpec
 
 
@@ -92,6 +98,10 @@ _KINDS = (
     _KindPlace(
         lambda asked: audio_class(asked.spec.model_path, asked.config) is not None,
         "audio.audio_loading",
+    ),
+    _KindPlace(
+        lambda asked: synthesizer_class(asked.spec.model_path, asked.config) is not None,
+        "audio.synthesizer_loading",
     ),
     _KindPlace(lambda asked: asked.generates, "language"),
     _KindPlace(lambda asked: True, "passes.embed_loading"),

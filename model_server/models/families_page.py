@@ -18,6 +18,7 @@ from typing import Any
 from model_server.checkpoints.gguf.architectures import ARCHITECTURES
 from model_server.checkpoints.text_part import text_config
 from model_server.models.audio.audio_recipe import AudioClass
+from model_server.models.audio.synthesizer_recipe import SynthesizerClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
 from model_server.models.registry import families, find, make_recipe, model_paths
@@ -197,6 +198,7 @@ def page() -> str:
         "overrides": _overrides_table(classes),
         "vision": serving_table(VisionClass),
         "audio": serving_table(AudioClass),
+        "speech": serving_table(SynthesizerClass),
         "rules": _table(
             ("logical axis", "shards", "default mesh axis"),
             (
@@ -209,8 +211,10 @@ def page() -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
 
 
-def serving_table(kind: type[VisionClass] | type[AudioClass]) -> str:
-    """The models of images, or of sounds, with the values that a publish may change."""
+def serving_table(
+    kind: type[VisionClass] | type[AudioClass] | type[SynthesizerClass],
+) -> str:
+    """The models of images, of sounds or of speech, with the values that a publish may change."""
     found = [entry for path in model_paths() if isinstance(entry := find(path), kind)]
     return _table(
         ("model path", "`model_type`", "checkpoint", "defaults"),

@@ -10,11 +10,16 @@ import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.models import families as family_modules
 from model_server.models.audio.audio_recipe import AudioClass, serving_of
+from model_server.models.audio.synthesizer_recipe import (
+    VITS,
+    SynthesizerClass,
+    check_synthesizer,
+)
 from model_server.models.audio.whisper import WHISPER
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
@@ -41,12 +46,13 @@ class AdapterClass:
     needs_checkpoint: bool = True
 
 
-Entry = _Recipes | CustomModel | AdapterClass | VisionClass | AudioClass
+Entry = _Recipes | CustomModel | AdapterClass | VisionClass | AudioClass | SynthesizerClass
 
 _SAXML_ROOT = "saxml.server."
 
 _VISION = (RESNET, IMAGENET_RESNET_50)
 _AUDIO = (WHISPER,)
+_SYNTHESIZERS = (VITS,)
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, mlperf)
 
 
@@ -106,14 +112,18 @@ def make_recipe(
     """Build the recipe for a path. `config` is None for checkpoint "None"."""
     found = find(path)
     assert not isinstance(found, CustomModel | AdapterClass), "it has no recipe"
-    others = (vision_class(path, config), "images"), (audio_class(path, config), "sounds")
+    others = (
+        (vision_class(path, config), "images"),
+        (audio_class(path, config), "sounds"),
+        (synthesizer_class(path, config), "speech"),
+    )
     for other, kind in others:
         if other is not None:
             raise InvalidRequest(
                 f"{other.path} is a model of {kind}: it can be published, and no more; what was "
                 "asked is for models of text"
             )
-    assert not isinstance(found, VisionClass | AudioClass)
+    assert not isinstance(found, VisionClass | AudioClass | SynthesizerClass)
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
             f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
@@ -152,17 +162,34 @@ def audio_class(path: str, config: Mapping[str, Any] | None) -> AudioClass | Non
 
     Raises ModelPathNotFound, and CheckpointError for a checkpoint of another kind.
     """
+    return _class_of(AudioClass, _AUDIO, path, config)
+
+
+def synthesizer_class(path: str, config: Mapping[str, Any] | None) -> SynthesizerClass | None:
+    """Return the model that speaks that a path and a checkpoint mean. As `audio_class`."""
+    return _class_of(SynthesizerClass, _SYNTHESIZERS, path, config)
+
+
+_Sounding = TypeVar("_Sounding", AudioClass, SynthesizerClass)
+
+
+def _class_of(
+    kind: type[_Sounding],
+    known: tuple[_Sounding, ...],
+    path: str,
+    config: Mapping[str, Any] | None,
+) -> _Sounding | None:
     entry, model_type = find(path), None if config is None else config.get("model_type")
     if entry.path == AUTO:
-        return next((each for each in _AUDIO if model_type in each.model_types), None)
-    if not isinstance(entry, AudioClass):
+        return next((each for each in known if model_type in each.model_types), None)
+    if not isinstance(entry, kind):
         return None
     if config is not None and model_type not in entry.model_types:
         raise CheckpointError(_other_type(entry, model_type))
     return entry
 
 
-def _other_type(entry: VisionClass | AudioClass, model_type: object) -> str:
+def _other_type(entry: VisionClass | AudioClass | SynthesizerClass, model_type: object) -> str:
     return (
         f"{entry.path} loads checkpoints of model_type {', '.join(entry.model_types)}, not "
         f"{quoted(model_type)}"
@@ -206,7 +233,10 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     entry = find(path)
     defaults = entry.overridable
     if entry.path == AUTO:  # the checkpoint decides which of these it takes
-        every = (*_VISION, *_AUDIO, *(each.model_class() for each in families()))
+        every = (
+            *(*_VISION, *_AUDIO, *_SYNTHESIZERS),
+            *(each.model_class() for each in families()),
+        )
         defaults = {key: value for each in every for key, value in each.overridable.items()}
     values = apply_overrides(defaults, overrides, entry.path)
     if isinstance(entry, AdapterClass):
@@ -215,6 +245,8 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
         serving_values(values)
     elif isinstance(entry, AudioClass):
         serving_of(values)
+    elif isinstance(entry, SynthesizerClass):
+        check_synthesizer(values)
     elif isinstance(entry, ModelClass) and not entry.needs_checkpoint:
         make_recipe(path, None, overrides)  # its sizes are its own
     elif values.keys() >= SERVING_DEFAULTS.keys():
@@ -271,7 +303,7 @@ def _known(
     family: Family | EmbedderFamily | None, config: Mapping[str, Any]
 ) -> Family | EmbedderFamily:
     if family is None:
-        every = (*families(), *_VISION, *_AUDIO)
+        every = (*families(), *_VISION, *_AUDIO, *_SYNTHESIZERS)
         there = sorted({name for each in every for name in each.model_types})
         raise CheckpointError(
             f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
@@ -292,6 +324,7 @@ def _own_entries() -> dict[str, Entry]:
         *(entry for module in _SAXML for entry in module.model_classes()),
         *_VISION,
         *_AUDIO,
+        *_SYNTHESIZERS,
     ]
     return {entry.path: entry for entry in entries}
 

@@ -40,6 +40,7 @@ from model_server.services.saxml_services import (
     AudioService,
     CustomService,
     MultimodalService,
+    SpeechService,
     TranscriptService,
     VisionService,
 )
@@ -53,6 +54,7 @@ from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.passes.images import VisionCalls
 from model_server.serving.passes.sounds import AudioCalls
+from model_server.serving.passes.speech import SpeechCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables, load_static
@@ -78,6 +80,8 @@ from sax.proto import (
     multimodal_pb2_grpc,
     prefill_pb2,
     prefill_pb2_grpc,
+    speech_pb2,
+    speech_pb2_grpc,
     tokens_pb2,
     tokens_pb2_grpc,
     transcripts_pb2,
@@ -97,6 +101,7 @@ _SERVICES = (
     lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
     custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
     audio_pb2.DESCRIPTOR.services_by_name["AudioService"].full_name,
+    speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name,
     transcripts_pb2.DESCRIPTOR.services_by_name["TranscriptService"].full_name,
     vision_pb2.DESCRIPTOR.services_by_name["VisionService"].full_name,
     multimodal_pb2.DESCRIPTOR.services_by_name["MultimodalService"].full_name,
@@ -359,6 +364,9 @@ class ModelServer:
         transcripts_pb2_grpc.add_TranscriptServiceServicer_to_server(
             TranscriptService(sounds), server
         )
+        seed = _ONE_SEED if config.deterministic_rng else None
+        speech = SpeechCalls(self.servables, self._admission, seed)
+        speech_pb2_grpc.add_SpeechServiceServicer_to_server(SpeechService(speech), server)
         images = VisionCalls(self.servables, self._admission)
         vision_pb2_grpc.add_VisionServiceServicer_to_server(VisionService(images), server)
         multimodal_pb2_grpc.add_MultimodalServiceServicer_to_server(

@@ -1,4 +1,5 @@
-"""Saxml's services of sounds, images, messages and custom methods, and our TranscriptService.
+"""Saxml's services of sounds, images, messages and custom methods, and our TranscriptService and
+SpeechService.
 
 Each decodes a request, calls the handler and encodes the answer. Methods of the VisionService that
 no model here serves are refused with those that the model does.
@@ -20,6 +21,7 @@ from model_server.serving.handler import MM_GENERATE, MM_SCORE, Handler
 from model_server.serving.passes.custom import CustomCalls
 from model_server.serving.passes.images import VisionCalls
 from model_server.serving.passes.sounds import AudioCalls
+from model_server.serving.passes.speech import SpeechCalls
 from model_server.serving.query_cost import BatchCost
 from model_server.sharing.audio.process import RATE
 from sax.chat import Image, Message, Sound
@@ -31,6 +33,8 @@ from sax.proto import (
     custom_pb2_grpc,
     multimodal_pb2,
     multimodal_pb2_grpc,
+    speech_pb2,
+    speech_pb2_grpc,
     transcripts_pb2,
     transcripts_pb2_grpc,
     vision_pb2,
@@ -49,8 +53,10 @@ from sax.wire.request_bounds import (
     check_items,
     check_model_key,
     check_recognize,
+    check_speak,
     check_transcribe,
 )
+from sax.wire.spoken import decode_speak, encode_spoken
 from sax.wire.transcripts import decode_transcribe, encode_part
 
 _FLOATS = 3  # WAV's number of the format
@@ -228,6 +234,21 @@ class TranscriptService(transcripts_pb2_grpc.TranscriptServiceServicer):
         async with aclosing(self._calls.transcribe(decode_transcribe(request), cost)) as parts:
             async for part in parts:
                 yield encode_part(part)
+        tell_cost(context, cost.milliseconds)
+
+
+class SpeechService(speech_pb2_grpc.SpeechServiceServicer):
+    def __init__(self, calls: SpeechCalls) -> None:
+        self._calls = calls
+
+    async def Speak(
+        self, request: Any, context: Any
+    ) -> AsyncGenerator[speech_pb2.SpeakResponse, None]:
+        check_speak(request)
+        cost = BatchCost()
+        async with aclosing(self._calls.speak(decode_speak(request), cost)) as parts:
+            async for part in parts:
+                yield encode_spoken(part)
         tell_cost(context, cost.milliseconds)
 
 

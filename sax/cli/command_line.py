@@ -66,6 +66,7 @@ COMMANDS: Mapping[str, str] = {
     "rerank": "commands.requests",
     "classify": "commands.requests",
     "gradient": "commands.requests",
+    "speak": "commands.requests",
     "transcribe": "commands.requests",
     "custom": "commands.requests",
     "bench": "commands.bench",

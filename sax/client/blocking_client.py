@@ -206,6 +206,8 @@ class Client:
     rerank = _blocking(AsyncClient.rerank)
     gradient = _blocking(AsyncClient.gradient)
     custom = _blocking(AsyncClient.custom)
+    speak = _blocking(AsyncClient.speak)
+    speak_stream = _iterating(AsyncClient.speak_stream)
     transcribe = _blocking(AsyncClient.transcribe)
     transcribe_stream = _iterating(AsyncClient.transcribe_stream)
     ask_service = _blocking(AsyncClient.ask_service)

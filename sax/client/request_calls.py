@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message as Protobuf
 
@@ -17,6 +18,7 @@ from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
 from sax.passes import Classified, Embedded, Gradients, PairScores, Ranked, ranked
 from sax.proto import lm_pb2, tokens_pb2
 from sax.speech import TranscriptPart, TranscriptRequest, WholeTranscript, whole_transcript
+from sax.spoken import SpeechRequest, SpokenPart, WholeSound, whole_sound
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -42,6 +44,7 @@ from sax.wire.embed import (
 from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
 from sax.wire.prompts import encode_detokenize, encode_tokenize
 from sax.wire.services import Reply, RpcMethod
+from sax.wire.spoken import decode_spoken, encode_speak
 from sax.wire.transcripts import decode_part, encode_transcribe
 
 _PHASES = "/sax.tokens.TokenService/Phases"
@@ -339,17 +342,7 @@ class RequestCalls:
         or a model of another kind, QueueFull, ReplicaLost if a replica dies after the first part.
         """
         message = encode_transcribe(request)
-
-        async def ask(
-            replica: ModelServerConnection, left_s: float | None
-        ) -> AsyncGenerator[TranscriptPart, None]:
-            method = services.TRANSCRIBE
-            replies = replica.call_stream(method.path, message, method.reply, left_s)
-            async with aclosing(replies):
-                async for reply in replies:
-                    yield decode_part(reply)
-
-        return _stream(self._locator, request.model_id, ask, timeout_s)
+        return self._parts(services.TRANSCRIBE, message, decode_part, timeout_s)
 
     async def transcribe(
         self, request: TranscriptRequest, timeout_s: float | None = None
@@ -358,6 +351,19 @@ class RequestCalls:
         `transcribe_stream`."""
         async with aclosing(self.transcribe_stream(request, timeout_s)) as parts:
             return whole_transcript([part async for part in parts])
+
+    def speak_stream(
+        self, request: SpeechRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[SpokenPart, None]:
+        """Yield the bytes of a sound file that says a text, piece by piece. Raises as
+        `transcribe_stream`, UnsupportedParameter for a format that the server cannot write."""
+        return self._parts(services.SPEAK, encode_speak(request), decode_spoken, timeout_s)
+
+    async def speak(self, request: SpeechRequest, timeout_s: float | None = None) -> WholeSound:
+        """Return a sound file with its length in its header. Raises as `speak_stream`."""
+        whole = replace(request, whole=True)
+        async with aclosing(self.speak_stream(whole, timeout_s)) as parts:
+            return whole_sound([part async for part in parts])
 
     async def ask_service(
         self,
@@ -373,6 +379,23 @@ class RequestCalls:
         Raises UnsupportedParameter if the model's server has no such method.
         """
         return await self._call(method, model_id, request, timeout_s, route)
+
+    def _parts(
+        self,
+        method: RpcMethod[Reply],
+        message: Any,
+        decode: Callable[[Reply], Item],
+        timeout_s: float | None,
+    ) -> AsyncGenerator[Item, None]:
+        async def ask(
+            replica: ModelServerConnection, left_s: float | None
+        ) -> AsyncGenerator[Item, None]:
+            replies = replica.call_stream(method.path, message, method.reply, left_s)
+            async with aclosing(replies):
+                async for reply in replies:
+                    yield decode(reply)
+
+        return _stream(self._locator, message.model_key, ask, timeout_s)
 
     async def _call(
         self,

@@ -40,6 +40,8 @@ IMAGE_BYTES = 20 << 20  # of one image or sound, and of all those of a request
 _BASE64_IMAGE = 4 * (IMAGE_BYTES // 3 + 1) + 100  # with the head of a data URL
 LABEL_BYTES = 512
 SOUND_BYTES = 25 << 20  # OpenAI's own limit
+SPEECH_CHARACTERS = 4096  # of a text to speak: OpenAI's own limit
+SPEECH_BYTES = 4 * SPEECH_CHARACTERS
 SPOKEN_BYTES = 8 << 10  # of text before a sound: only its last 223 tokens are read
 MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
@@ -75,6 +77,7 @@ _IMAGES = (RequestRoute.VM_CLASSIFY, RequestRoute.VM_EMBED)
 _MULTIMODAL = (RequestRoute.MM_GENERATE, RequestRoute.MM_SCORE)
 _PICTURES = {"count": IMAGES, "bytes": _BASE64_IMAGE}
 _SOUNDS = (RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSLATIONS)
+_SPEECHES = (RequestRoute.SPEECH, RequestRoute.SPEAK)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _LOADED = (*_SPECS, RequestRoute.CANARY)
@@ -115,7 +118,15 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, _INFILL, *_SOUNDS, RequestRoute.GENERATE, *_NAMED, *_OLLAMA_CHANGES),
+        *(
+            *_TOKENS,
+            _INFILL,
+            *_SOUNDS,
+            RequestRoute.SPEECH,
+            RequestRoute.GENERATE,
+            *_NAMED,
+            *_OLLAMA_CHANGES,
+        ),
     ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW, *_OLLAMA_CHANGES),
     _text("from", MODEL_BYTES, RequestRoute.OLLAMA_CREATE),
@@ -135,6 +146,7 @@ _NAMES = (
         *_SAXML,
         RequestRoute.CUSTOM,
         *(*_IMAGES, *_MULTIMODAL, RequestRoute.AM_RECOGNIZE, RequestRoute.TRANSCRIBE),
+        RequestRoute.SPEAK,
     ),
 )
 _QUESTIONS = (
@@ -222,9 +234,17 @@ _QUESTIONS = (
     _text("language", 32, RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSCRIBE),
     _text("prompt", SPOKEN_BYTES, *_SOUNDS, RequestRoute.TRANSCRIBE),
     _number("temperature", *_SOUNDS, RequestRoute.TRANSCRIBE, least=0, most=1),
-    _text("response_format", 16, *_SOUNDS),
+    _text("response_format", 16, *_SOUNDS, RequestRoute.SPEECH),
     _many("timestamp_granularities", Kind.TEXTS, RequestRoute.TRANSCRIPTIONS, count=2, bytes=16),
     _flag("stream", RequestRoute.TRANSCRIPTIONS),
+    _text("input", SPEECH_BYTES, RequestRoute.SPEECH),
+    _text("text", SPEECH_BYTES, RequestRoute.SPEAK),
+    _text("voice", LABEL_BYTES, *_SPEECHES),
+    _text("instructions", SPEECH_BYTES, RequestRoute.SPEECH),
+    _number("speed", *_SPEECHES, least=0.25, most=4),
+    _integer("seed", 0, (1 << 32) - 1, *_SPEECHES),
+    _text("format", 16, RequestRoute.SPEAK),
+    _text("stream_format", 16, RequestRoute.SPEECH),
 )
 
 
@@ -298,7 +318,7 @@ _SAMPLING = (
     _integer("max_output_tokens", 1, _INT32, RequestRoute.RESPONSES),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_GENERATED, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
-    _number("timeout", *_V1, *_TOKENS, _INFILL, above=0, most=MOST_TIMEOUT_S),
+    _number("timeout", *_V1, *_TOKENS, _INFILL, RequestRoute.SPEECH, above=0, most=MOST_TIMEOUT_S),
     _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
     # 128: entries, and numbers of one tensor
     _many(

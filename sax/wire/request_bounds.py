@@ -15,10 +15,12 @@ from sax.proto import (
     custom_pb2,
     lm_pb2,
     multimodal_pb2,
+    speech_pb2,
     tokens_pb2,
     transcripts_pb2,
     vision_pb2,
 )
+from sax.spoken import check_speech
 
 _STREAM = fields_of(RequestRoute.STREAM)
 _MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps
@@ -30,6 +32,7 @@ _GRADIENT = fields_of(RequestRoute.LM_GRADIENT)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
 _IMAGE = fields_of(RequestRoute.VM_CLASSIFY)
 _SOUND = fields_of(RequestRoute.TRANSCRIBE)
+_SPEECH = fields_of(RequestRoute.SPEAK)
 _RECOGNIZED = field(RequestRoute.AM_RECOGNIZE, "audio_bytes")
 _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
@@ -184,6 +187,14 @@ def check_transcribe(msg: transcripts_pb2.TranscribeRequest) -> None:
     for name in ("model_key", "sound", "language", "prompt"):
         _SOUND[name].check_text(getattr(msg, name))
     _SOUND["temperature"].read(msg.temperature)
+
+
+def check_speak(msg: speech_pb2.SpeakRequest) -> None:
+    """Raise InvalidRequest naming the first field that is out of its bounds."""
+    for name in ("model_key", "text", "voice", "format"):
+        _SPEECH[name].check_text(getattr(msg, name))
+    _SPEECH["speed"].read(msg.speed)
+    check_speech(msg.text, msg.format)
 
 
 def check_model_key(msg: Any) -> None:

@@ -16,6 +16,7 @@ from sax.proto import (
     lm_pb2,
     modelet_pb2,
     multimodal_pb2,
+    speech_pb2,
     transcripts_pb2,
     vision_pb2,
 )
@@ -39,6 +40,7 @@ CUSTOM = RpcMethod("/sax.server.custom.CustomService/Custom", custom_pb2.CustomR
 TRANSCRIBE = RpcMethod(
     "/sax.transcripts.TranscriptService/Transcribe", transcripts_pb2.TranscribeResponse
 )
+SPEAK = RpcMethod("/sax.speech.SpeechService/Speak", speech_pb2.SpeakResponse)
 RECOGNIZE = RpcMethod("/sax.server.audio.AudioService/Recognize", audio_pb2.AsrResponse)
 
 SAVE = RpcMethod("/sax.Modelet/Save", modelet_pb2.SaveResponse)

@@ -37,6 +37,7 @@ from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling, settle
 from sax.speech import Segment, TimedWord, TranscriptPart, TranscriptRequest
+from sax.spoken import SpeechRequest, SpokenPart
 from sax.types import (
     PLAIN_CHAT,
     Canary,
@@ -115,6 +116,7 @@ class FakeCell:
         self.requests: list[GenerateRequest] = []
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
         self.sounds: list[TranscriptRequest] = []
+        self.speeches: list[SpeechRequest] = []
         self.sessions: list[str] = []  # of Saxml's requests
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
@@ -166,6 +168,20 @@ class FakeCell:
                 words=(TimedWord(start=0.5, end=1.0, text=text),) if request.words else (),
             )
             yield TranscriptPart(segments=(segment,), language=language, duration=duration)
+
+    async def speak_stream(
+        self, request: SpeechRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[SpokenPart, None]:
+        """Say the words of a text as their letters: a token each, which last two frames."""
+        self.speeches.append(request)
+        self.timeouts.append(timeout_s)
+        for number, word in enumerate(request.text.split(" ")):
+            if self.failure is not None and self.fail_at == number:
+                raise self.failure
+            data = f" {word}" if number else word
+            yield SpokenPart(
+                data=data.encode(), tokens=len(data), frames=2 * len(data), duration=len(data) / 10
+            )
 
     async def publish(
         self,

@@ -132,6 +132,7 @@ ROUTES = [
     ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/responses/{response_id}/cancel"),
     ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/v1/audio/speech"),
     ("POST", "/v1/audio/translations"),
     ("POST", "/v1/conversations"),
     ("GET", "/v1/conversations/{conversation_id}"),

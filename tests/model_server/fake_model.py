@@ -41,6 +41,7 @@ from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder, fake_vision
 from tests.model_server.fake_sounds import fake_audio
+from tests.model_server.fake_synthesizer import fake_synthesizer
 
 LIMITS = EngineLimits(
     slots=4,
@@ -137,6 +138,8 @@ class FakeModels:
                 return self._remember(fake_vision(self.batches))
             case "fake.Audio":
                 return self._remember(fake_audio(self.batches))
+            case "fake.Synthesizer":
+                return self._remember(fake_synthesizer(self.batches))
             case "fake.Held":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))

@@ -29,12 +29,15 @@ from model_server.loading.media.image_tokens import check_image_tokens
 from model_server.loading.weights import mismatches
 from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.audio.speech_tokens import read_speech_tokens
+from model_server.models.audio.synthesizer_recipe import SynthesizerClass
+from model_server.models.audio.vits_tokenizer import read_vits_tokenizer
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     audio_class,
     families,
     fitting_classes,
     make_recipe,
+    synthesizer_class,
     vision_class,
 )
 from model_server.models.vision.image_settings import read_image_settings
@@ -69,6 +72,8 @@ def inspect(path: str) -> Report:
         texts = (_tokenizer, _template, _image_tokens) if vision is None else ()
         if audio_class(report.path_as, checkpoint.config) is not None:
             texts = (_tokenizer,)
+        if synthesizer_class(report.path_as, checkpoint.config) is not None:
+            texts = ()  # its tokenizer is read with the model
         for describe in (_storage, _model, *texts):
             try:
                 describe(report, checkpoint)
@@ -100,11 +105,14 @@ def _model(report: Report, checkpoint: Checkpoint) -> None:
     report.architecture = _first_text(config.get("architectures"))
     report.family = next((f.title for f in families() if report.model_type in f.model_types), None)
     vision, audio = vision_class(report.path_as, config), audio_class(report.path_as, config)
+    speaker = synthesizer_class(report.path_as, config)
     try:
         if vision is not None:
             _fit_images(report, vision, checkpoint)
         elif audio is not None:
             _fit_sounds(report, audio, checkpoint)
+        elif speaker is not None:
+            _fit_speaker(report, speaker, checkpoint)
         else:
             _fit(report, checkpoint)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
@@ -183,6 +191,22 @@ def _fit_sounds(report: Report, audio: AudioClass, checkpoint: Checkpoint) -> No
         report.memory[kind] = audio.configure(checkpoint.config, values).blueprint.bytes
     check_sound_settings(checkpoint.folder, recipe.config)
     read_speech_tokens(checkpoint, recipe.config)
+
+
+def _fit_speaker(report: Report, model: SynthesizerClass, checkpoint: Checkpoint) -> None:
+    report.family = f"{model.title} (speech)"
+    recipe = model.configure(checkpoint.config, model.overridable)
+    sizes = recipe.config
+    report.vocabulary = sizes.vocab
+    speakers = f"{sizes.speakers} speaker{'s' * (sizes.speakers > 1)}"
+    report.devices = f"one, for {speakers} at {sizes.rate} samples a second"
+    report.problems += mismatches(
+        recipe.blueprint.declarations, recipe.needed(checkpoint), shown=_NAMED
+    )
+    for kind in ("bfloat16", "float32"):
+        values = {**model.overridable, "DTYPE": kind}
+        report.memory[kind] = model.configure(checkpoint.config, values).blueprint.bytes
+    read_vits_tokenizer(checkpoint.folder, sizes.vocab)
 
 
 def _class_of(config: dict[str, Any]) -> str:

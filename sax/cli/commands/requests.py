@@ -1,4 +1,5 @@
-"""The commands that send a model one request: for a text, for numbers, of a sound or its own."""
+"""The commands that send a model one request: for a text, for numbers, of a sound, for one or its
+own."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,9 +19,15 @@ from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
 from sax.command import CommandResult, Results, read_file
+from sax.errors import InvalidRequest
 from sax.fields.table import MOST_TIMEOUT_S
+from sax.format import quoted
 from sax.speech import TranscriptPart, TranscriptRequest, whole_transcript
+from sax.spoken import FORMATS, SoundFormat, SpeechRequest
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
+
+if TYPE_CHECKING:
+    from sax.client import Client
 
 Priority = Annotated[
     int,
@@ -297,3 +305,81 @@ def _show(part: TranscriptPart, times: bool) -> None:
     for each in each_word or part.segments:
         before = f"{each.start:.2f}\t{each.end:.2f}\t" if times or each_word else ""
         print(before + each.text.strip(), flush=True)
+
+
+def speak(
+    ctx: typer.Context,
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT|-", help="What to say; - reads stdin.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE|-", help="Sound file; - writes stdout.")
+    ] = "speech.wav",
+    format: Annotated[
+        str, typer.Option(help="mp3, opus, flac, wav or pcm; without it as the file's name says.")
+    ] = "",
+    voice: Annotated[
+        str, typer.Option(help="Name or number of a speaker; without it the first.")
+    ] = "",
+    speed: Annotated[float, typer.Option(min=0.25, max=4, help="1: as trained.")] = 1.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=(1 << 32) - 1, help="The same one: the same sound.")
+    ] = None,
+) -> Results:
+    """Speak a text into a sound file.
+
+    \b
+    Examples:
+      sax speak /sax/test/voice "Good evening." -o evening.wav
+      sax speak /sax/test/voice - -o book.mp3 --speed 1.2 < book.txt
+      sax speak /sax/test/voice "Good evening." -o - --format pcm | aplay -f S16_LE -r 24000
+    """
+    request = SpeechRequest(
+        model_id=model,
+        text=read_file(text).decode() if text == "-" else text,
+        voice=voice,
+        format=_sound_format(format, output),
+        speed=speed,
+        seed=seed,
+    )
+    with open_client(ctx) as client:
+        if output == "-":
+            yield CommandResult(_no_json, lambda: _piped(client, request))
+        else:
+            yield CommandResult(
+                lambda: _saved_sound(client, request, output),
+                lambda: _told_file(_saved_sound(client, request, output)),
+            )
+
+
+def _sound_format(given: str, output: str) -> SoundFormat:
+    """Return a format by its name, or by that of a file. Raises InvalidRequest."""
+    wanted = given or Path(output).suffix.removeprefix(".").lower() or "wav"
+    wanted = {"ogg": "opus"}.get(wanted, wanted)
+    if wanted not in FORMATS:
+        raise InvalidRequest(
+            f"no format {quoted(wanted)}: give --format, one of {', '.join(FORMATS)}",
+            param="format",
+        )
+    return next(each for each in FORMATS if each == wanted)
+
+
+def _no_json() -> None:
+    raise InvalidRequest("--json writes to standard output, too: give --output a file")
+
+
+def _piped(client: Client, request: SpeechRequest) -> None:
+    """Write a sound to standard output as it is spoken."""
+    for part in client.speak_stream(request):
+        sys.stdout.buffer.write(part.data)
+        sys.stdout.buffer.flush()
+
+
+def _saved_sound(client: Client, request: SpeechRequest, output: str) -> dict[str, Any]:
+    sound = client.speak(request)
+    Path(output).write_bytes(sound.data)
+    told = {"tokens": sound.tokens, "frames": sound.frames, "duration": sound.duration}
+    return {"file": output, **told}
+
+
+def _told_file(saved: dict[str, Any]) -> None:
+    typer.echo(f"{saved['file']}: {saved['duration']:.2f} s")

@@ -1,4 +1,4 @@
-"""Saxml's AudioService and our TranscriptService over real gRPC, with an arithmetic model."""
+"""Saxml's AudioService and our services of sounds over real gRPC, with arithmetic models."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ from sax.proto import (
     modelet_pb2,
     multimodal_pb2,
     multimodal_pb2_grpc,
+    speech_pb2,
     transcripts_pb2,
     vision_pb2,
 )
 from sax.proto.audio_pb2_grpc import AudioServiceStub
+from sax.proto.speech_pb2_grpc import SpeechServiceStub
 from sax.proto.transcripts_pb2_grpc import TranscriptServiceStub
 from sax.proto.vision_pb2_grpc import VisionServiceStub
 from tests.model_server.fake_batched import MEMORY
@@ -91,6 +93,31 @@ async def test_a_transcript_comes_window_by_window() -> None:
         )
         assert len([each async for each in call]) == 4
         assert int(dict(await call.trailing_metadata())["query_cost_v0"]) >= 1
+
+
+async def test_a_text_is_spoken_piece_by_piece_by_a_model_that_speaks() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        await served.load(EAR, "fake.Synthesizer")
+        await served.load(MODEL)
+
+        def speak(model: str = EAR, **fields: Any) -> Any:
+            given = {"model_key": model, "text": f"{'a' * 60}. bc", "format": "pcm", "speed": 1.0}
+            return SpeechServiceStub(served.channel).Speak(
+                speech_pb2.SpeakRequest(**given | fields)
+            )
+
+        call = speak()
+        parts = [each async for each in call]
+        assert [(each.tokens, each.frames) for each in parts] == [(60, 60), (2, 5)]
+        assert sum(len(each.data) for each in parts) == 65 * 100 * 2 * 24 // 16
+        assert int(dict(await call.trailing_metadata())["query_cost_v0"]) >= 1
+        assert await served.metric("sax_batches_total", EAR) == 2
+        assert served.server.servables.get(EAR).methods["am.speak"].succeeded == 1
+        wrong = await error_of(speak(voice="alloy").read())
+        assert isinstance(wrong, InvalidRequest)
+        assert wrong.param == "voice"
+        other = await error_of(speak(MODEL).read())
+        assert "does not serve am.speak" in str(other)
 
 
 async def test_what_is_wrong_is_refused_by_name() -> None:

@@ -46,6 +46,7 @@ WORDS: Mapping[str, tuple[str, ...] | None] = {
     "classify": None,
     "gradient": None,
     "lm.gradient": None,
+    "speak": None,
     "transcribe": None,
     "score": (MODEL, "a", "b"),
     "lm.score": (MODEL, "a", "b"),

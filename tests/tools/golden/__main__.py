@@ -50,6 +50,7 @@ KINDS = {
     "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),
     "images": Kind("images", f"{TORCH} pillow"),
     "sounds": Kind("sounds", f"{TORCH} tokenizers"),
+    "voices": Kind("voices", TORCH),
     "model_types": Kind("model_types", TORCH),
     "pax": Kind("pax.maker", "ml_dtypes"),
     "quantised": Kind("quantised", "torch compressed-tensors"),

@@ -12,7 +12,8 @@ import pytest
 import soundfile
 
 from model_server.sharing.audio.process import RefusedSound
-from model_server.sharing.audio.worker import Resampler, decoded
+from model_server.sharing.audio.resampler import Resampler
+from model_server.sharing.audio.worker import decoded
 from tests.each_case import each_case
 
 HERE = 16_000  # samples a second

@@ -18,6 +18,7 @@ from sax.proto import (
     audio_pb2,
     custom_pb2,
     lm_pb2,
+    speech_pb2,
     tokens_pb2,
     transcripts_pb2,
     vision_pb2,
@@ -56,6 +57,10 @@ _METHODS: dict[RequestRoute, tuple[str, Descriptor]] = {
     RequestRoute.TRANSCRIBE: (
         "/sax.transcripts.TranscriptService/Transcribe",
         transcripts_pb2.TranscribeRequest.DESCRIPTOR,
+    ),
+    RequestRoute.SPEAK: (
+        "/sax.speech.SpeechService/Speak",
+        speech_pb2.SpeakRequest.DESCRIPTOR,
     ),
     RequestRoute.VM_CLASSIFY: (
         "/sax.server.vision.VisionService/Classify",
