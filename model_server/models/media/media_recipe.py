@@ -22,13 +22,21 @@ OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
 
 
 class PreparedMedia(NamedTuple):
-    """One image or sound, cut into the pieces that its encoder takes."""
+    """An image, a sound or a part of one, cut into the pieces that its encoder takes."""
 
     pieces: np.ndarray  # f32[p, C]
     places: np.ndarray  # i32[p, K]: of each piece, what the encoder needs beside its numbers
     grid: tuple[int, int, int]  # frames, rows and columns of its vectors, as positions count them
     rows: int  # vectors that it becomes
     text: str  # the control tokens that replace the placeholder: `rows` of them are the token
+    # Of a video whose frames follow each other without texts: this frame's position behind the
+    # first one's, whose grid it shares; None: it begins behind what is before it.
+    frame: int | None = None
+    after: tuple[PreparedMedia, ...] = ()  # further parts, each encoded by itself
+
+    @property
+    def parts(self) -> tuple[PreparedMedia, ...]:
+        return (self, *self.after)
 
 
 class MediaEncoder(Protocol):
@@ -58,12 +66,13 @@ class MediaRecipe:
     columns: int  # K
     per_row: int  # pieces that become one vector
     width: int  # W: the model's embed, times 1 + `levels`
-    pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
+    pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is a part's most
     seconds: int = 0  # the longest sound, rounded up; 0: images
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
+    counted: str = "each"  # for users: what has up to `rows` vectors
 
     @property
     def override(self) -> str:
@@ -82,5 +91,5 @@ class MediaRecipe:
 
     @property
     def rows(self) -> int:
-        """Most vectors of one image."""
+        """Most vectors of one image, or of a part that is encoded by itself."""
         return self.pieces[-1] // self.per_row

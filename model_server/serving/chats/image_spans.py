@@ -27,8 +27,8 @@ def with_images(
     )
     if not recipe.triples:
         return replace(asked, media=spans)
-    grids = [image.grid for image in images]
     length = len(asked.prompt)
+    grids = [(image.grid, image.frame) for image in images]
     positions, following = triples_of(length, places, grids)
     told = positions.astype("<i4").tobytes()
     return replace(asked, media=spans, positions=told, shift=following - length)

@@ -61,25 +61,31 @@ def runs_of(places: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def triples_of(
-    length: int, places: Sequence[Sequence[int]], grids: Sequence[tuple[int, int, int]]
+    length: int,
+    places: Sequence[Sequence[int]],
+    grids: Sequence[tuple[tuple[int, int, int], int | None]],
 ) -> tuple[np.ndarray, int]:
     """Return i32[length, 3]: of each token of a prompt its frame, row and column; and the number
     that follows all of them.
 
-    Three times the same number for a text's token, counted on from the largest before it; those of
-    an image lie in its grid.
+    grids: frames, rows and columns of each image, and of a video's frames but the first how many
+    frames later they are. Three times the same number for a text's token; those of an image lie in
+    its grid, those of a video in that of its first frame. A text counts on from the longer side of
+    what is before it, as in transformers, however many frames that has; an answer from the largest
+    number of all.
     """
     made = np.empty((length, 3), np.int32)
-    done = following = 0
-    for each, grid in zip(places, grids, strict=True):
+    done = start = following = 0
+    for each, (grid, frame) in zip(places, grids, strict=True):
         made[done : each[0]] = _counted(each[0] - done, following)
         following += each[0] - done
-        inside = np.indices(grid).reshape(3, -1).T
-        made[each[0] : each[-1] + 1] = following + inside
-        following += max(grid)
+        if frame is None:
+            start, following = following, following + max(grid[1:])
+        inside = np.indices(grid).reshape(3, -1).T + (frame or 0, 0, 0)
+        made[each[0] : each[-1] + 1] = start + inside
         done = each[-1] + 1
     made[done:] = _counted(length - done, following)
-    return made, following + length - done
+    return made, 1 + int(made.max(initial=-1))
 
 
 def _counted(count: int, start: int) -> np.ndarray:

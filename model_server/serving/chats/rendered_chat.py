@@ -24,7 +24,7 @@ class RenderedChat:
     """Text for `encode_chat`: control tokens count, except where users wrote them."""
 
     text: str
-    images: tuple[PreparedImage, ...] = ()  # whose tokens are in the text
+    images: tuple[PreparedImage, ...] = ()  # or their parts, whose tokens are in the text
 
 
 def is_chat(prompt: Prompt) -> bool:
@@ -62,8 +62,9 @@ async def rendered(
     check_kinds(images, loaded.images.recipe)
     text = await loaded.chat_template.rendered(messages, chat)
     prepared = await loaded.images.read(images, owner)
-    texts = [image.text for image in prepared]
-    return RenderedChat(expanded(text, loaded.images.recipe.placeholder, texts), prepared)
+    texts = ["".join(part.text for part in parts) for parts in prepared]
+    each = tuple(part for parts in prepared for part in parts)
+    return RenderedChat(expanded(text, loaded.images.recipe.placeholder, texts), each)
 
 
 def check_kinds(media: Sequence[Image], recipe: MediaRecipe) -> None:

@@ -12,6 +12,7 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,18 @@ def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
     answer = prepared(file.getvalue(), recipe.form)
     pixels = np.frombuffer(answer.pixels, np.uint8)
     return recipe.prepare(pixels.reshape(answer.height, answer.width, 3))
+
+
+def parts_of(
+    recipe: MediaRecipe, name: str, order: Sequence[int] | None = None
+) -> list[PreparedMedia]:
+    """The parts of a case's images or sounds that are encoded each by itself, in order.
+
+    order: of the images; None: as they are.
+    """
+    images = images_of(name)
+    numbers = range(len(images)) if order is None else order
+    return [part for each in numbers for part in prepared_of(recipe, images[each]).parts]
 
 
 @functools.cache

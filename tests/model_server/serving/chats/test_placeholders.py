@@ -37,10 +37,23 @@ def test_places_form_runs() -> None:
 
 
 def test_triples_of_a_text_count_and_those_of_an_image_lie_in_its_grid() -> None:
-    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [(1, 2, 3)])
+    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [((1, 2, 3), None)])
     assert made.T.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
         [0, 1, 2, 3, 4, 2, 3, 4, 5, 6],
     ]
     assert following == 7
+
+
+def test_frames_of_a_video_share_its_grid_and_a_text_follows_its_longer_side() -> None:
+    """Of two frames, 4 apart, of 1 row and 2 columns: the text goes on from 1 + 2, the answer
+    behind the last frame."""
+    grid = (1, 1, 2)
+    made, following = triples_of(7, [(1, 2), (3, 4)], [(grid, None), (grid, 4)])
+    assert made.T.tolist() == [
+        [0, 1, 1, 5, 5, 3, 4],
+        [0, 1, 1, 1, 1, 3, 4],
+        [0, 1, 2, 1, 2, 3, 4],
+    ]
+    assert following == 6

@@ -18,10 +18,10 @@ import numpy as np
 
 from tests.tools.golden import common
 from tests.tools.golden.common import Shapes, changed
-from tests.tools.golden.media import gemma3, llama4, llava, pixtral, qwen, qwen_audio
+from tests.tools.golden.media import gemma3, llama4, llava, pixtral, qwen, sounds
 from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
 
-_TABLES = (gemma3, llama4, llava, pixtral, qwen, qwen_audio)
+_TABLES = (gemma3, llama4, llava, pixtral, qwen, sounds)
 _ROWS = {case.name: case for table in _TABLES for case in table.CASES}
 CASES = [*_ROWS]
 
