@@ -71,6 +71,7 @@ class Image:
 
     data: bytes = field(repr=False)  # of a JPEG, PNG or WebP file
     name: str = ""  # its place in the caller's request, for errors; "": its place in the chat
+    kind: str = field(default="image", kw_only=True)  # or "audio", "video"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,20 @@ class Sound(Image):
     `data` is of a WAV, FLAC, MP3 or Ogg file.
     """
 
+    kind: str = field(default="audio", kw_only=True)
 
-Content = str | tuple[str | Image, ...]  # a text, or texts, images and sounds in their order
+
+@dataclass(frozen=True, slots=True)
+class Video(Image):
+    """A video among the parts of a message: it takes the ways that an image takes.
+
+    `data` is of an MP4, MOV, WebM, Matroska or AVI file.
+    """
+
+    kind: str = field(default="video", kw_only=True)
+
+
+Content = str | tuple[str | Image, ...]  # a text, or texts and media in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,7 @@ class Message:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """Its images and sounds."""
+        """Its images, sounds and videos."""
         if isinstance(self.content, str):
             return ()
         return tuple(part for part in self.content if isinstance(part, Image))
@@ -117,7 +130,7 @@ class Message:
         """Return the same turn with empty images: their places only."""
         if isinstance(self.content, str):
             return self
-        places = (part if isinstance(part, str) else _PLACE for part in self.content)
+        places = (p if isinstance(p, str) else Image(b"", kind=p.kind) for p in self.content)
         return replace(self, content=tuple(places))
 
 
@@ -163,12 +176,11 @@ class ChatOptions:
 
 
 PLAIN_CHAT = ChatOptions()
-_PLACE = Image(b"")
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
-    """Return the images and sounds of a chat in their order, each with the name that errors call
-    it by."""
+    """Return the images, sounds and videos of a chat in their order, each with the name that errors
+    call it by."""
     return tuple(
         part if part.name else replace(part, name=f"messages[{i}].content[{j}]")
         for i, message in enumerate(messages)

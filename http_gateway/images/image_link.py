@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from http_gateway.openapi import Schema
 from sax.chat import Content, Image, Sound
@@ -23,7 +24,19 @@ _SHOWN = 40  # characters of a URL's beginning in errors
 class ImageLink(Image):
     """An image that is still to be read; `data` is empty."""
 
+    example: ClassVar[str] = "data:image/png;base64,..."
+
     url: str = ""  # http, https or data
+
+    @property
+    def accepted(self) -> str:
+        """The media types to ask a host for."""
+        return "image/*"
+
+    @property
+    def wanted(self) -> str:
+        """How its data URL begins, for errors."""
+        return "data:image/jpeg;base64,..., or image/png or image/webp"
 
     def takes(self, media_type: str) -> bool:
         """Return True for a media type that its data URL may have."""
@@ -34,21 +47,25 @@ class ImageLink(Image):
         return Image(data, self.name)
 
 
-def read_url(url: object, at: str, name: str, row: RequestField) -> ImageLink:
-    """Return the image of a URL. at: path of the URL; name: path of the image.
+def read_url(
+    url: object, at: str, name: str, row: RequestField, kind: type[ImageLink] | None = None
+) -> ImageLink:
+    """Return the image of a URL. at: path of the URL; name: path of the image. kind: None: an
+    image; else of what it is.
 
     Raises InvalidRequest for a text that is neither a data URL of an image nor an http one.
     """
+    made = ImageLink if kind is None else kind
     if not isinstance(url, str):
         raise InvalidRequest(f"{at}: send a URL", param=at)
     row.check_text(url, at)
     if not url.startswith(("data:", "http://", "https://")):
         raise InvalidRequest(
             f"{at} is {quoted(url[:_SHOWN])}: send a data URL, as in "
-            "data:image/png;base64,..., or one of http or https",
+            f"{made.example}, or one of http or https",
             param=at,
         )
-    return ImageLink(b"", name, url)
+    return made(b"", name, url)
 
 
 def read_base64(
@@ -88,8 +105,7 @@ def decoded(link: ImageLink) -> Image:
     kind, *options = head.removeprefix("data:").split(";")
     if not comma or options != ["base64"] or not link.takes(kind):
         raise InvalidRequest(
-            f"{link.name} begins with {quoted(link.url[:_SHOWN])}: send "
-            "data:image/jpeg;base64,..., or image/png or image/webp",
+            f"{link.name} begins with {quoted(link.url[:_SHOWN])}: send {link.wanted}",
             param=link.name,
         )
     try:
@@ -145,10 +161,13 @@ def base64_schema(route: RequestRoute, name: str) -> Schema:
     return {"type": "string", "pattern": f"^{_BASE64}$", "maxLength": field(route, name).bytes}
 
 
-def url_schema(route: RequestRoute, name: str) -> Schema:
+def url_schema(
+    route: RequestRoute, name: str, types: str = "image/(jpe?g|png|webp)"
+) -> Schema:
+    """types: of media, a regular expression."""
     return {
         "type": "string",
-        "pattern": f"^data:image/(jpe?g|png|webp);base64,{_BASE64}$",
+        "pattern": f"^data:{types};base64,{_BASE64}$",
         "maxLength": field(route, name).bytes,
         "description": "Or an http or https URL of a host in the gateway's --media_hosts.",
     }

@@ -17,6 +17,7 @@ from flax import nnx
 
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
+from model_server.sharing.videos.process import VideoForm
 
 OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
 
@@ -37,6 +38,25 @@ class PreparedMedia(NamedTuple):
     @property
     def parts(self) -> tuple[PreparedMedia, ...]:
         return (self, *self.after)
+
+
+class DecodedVideo(NamedTuple):
+    """The frames of a video that a model takes."""
+
+    frames: np.ndarray  # u8[T, h, w, 3]
+    indices: tuple[int, ...]  # of these frames among all
+    rate: float  # frames a second of the whole video
+    total: int  # its frames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoRecipe:
+    """How an encoder of images takes videos: frame after frame, or pair after pair."""
+
+    form: VideoForm  # which frames are decoded, and of which size
+    prepare: Callable[[DecodedVideo], PreparedMedia]
+    placeholder: str  # what chat templates write, once for each video
+    token: int  # the id whose places the vectors take
 
 
 class MediaEncoder(Protocol):
@@ -72,7 +92,13 @@ class MediaRecipe:
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
+    video: VideoRecipe | None = None  # None: it takes no videos
     counted: str = "each"  # for users: what has up to `rows` vectors
+
+    @property
+    def tokens(self) -> frozenset[int]:
+        """The ids whose places vectors take."""
+        return frozenset({self.token} | ({self.video.token} if self.video else set()))
 
     @property
     def override(self) -> str:

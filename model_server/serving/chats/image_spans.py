@@ -20,7 +20,7 @@ def with_images(
     """
     assert loaded.images is not None
     recipe = loaded.images.recipe
-    places = places_of(asked.prompt, recipe.token, [image.rows for image in images])
+    places = places_of(asked.prompt, recipe.tokens, [image.rows for image in images])
     spans = tuple(
         MediaSpan(image.digest, runs_of(each), image.count, image.pieces, image.places)
         for image, each in zip(images, places, strict=True)

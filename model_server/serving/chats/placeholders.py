@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,35 +12,41 @@ from model_server.text.control_tokens import MARK
 from sax.errors import InvalidRequest
 
 
-def expanded(rendered: str, placeholder: str, texts: Sequence[str]) -> str:
-    """Return a rendered chat with the i-th placeholder replaced by the i-th text.
+def expanded(rendered: str, texts: Sequence[tuple[str, str]]) -> str:
+    """Return a rendered chat with placeholders replaced.
 
-    What users wrote is marked by `ControlTokens.guard` and is no placeholder. Raises InvalidRequest
-    if the template did not write one for each image.
+    texts: for each image, sound or video, in order, what a template writes in its place and what
+    stands there instead. What users wrote is marked by `ControlTokens.guard` and is no placeholder.
+    Raises InvalidRequest if the template did not write one for each.
     """
-    pieces = re.split(f"({MARK}.|{re.escape(placeholder)})", rendered, flags=re.DOTALL)
-    found = [n for n, piece in enumerate(pieces) if piece == placeholder]
-    if len(found) != len(texts):
+    kinds = {placeholder for placeholder, _ in texts}
+    pieces = re.split(f"({MARK}.|{'|'.join(map(re.escape, kinds))})", rendered, flags=re.DOTALL)
+    found = [n for n, piece in enumerate(pieces) if piece in kinds]
+    if [pieces[n] for n in found] != [placeholder for placeholder, _ in texts]:
         raise InvalidRequest(
-            f"the messages have {len(texts)} images or sounds and the model's chat template writes "
-            f"{len(found)} of them: send them in messages of the role user",
+            f"the messages have {len(texts)} images, sounds or videos and the model's chat "
+            f"template writes {len(found)} of them, or others: send them in messages of the role "
+            "user",
             param="messages",
         )
-    for n, text in zip(found, texts, strict=True):
+    for n, (_, text) in zip(found, texts, strict=True):
         pieces[n] = text
     return "".join(pieces)
 
 
-def places_of(ids: Sequence[int], token: int, rows: Sequence[int]) -> list[tuple[int, ...]]:
+def places_of(
+    ids: Sequence[int], tokens: Collection[int], rows: Sequence[int]
+) -> list[tuple[int, ...]]:
     """Return the places of each image's tokens among the ids, given how many tokens each has.
 
-    Raises InvalidRequest if there are more or fewer: the tokenizer did not read them as they are.
+    tokens: the ids that stand for vectors. Raises InvalidRequest if there are more or fewer: the
+    tokenizer did not read them as they are.
     """
-    places = [place for place, each in enumerate(ids) if each == token]
+    places = [place for place, each in enumerate(ids) if each in tokens]
     if len(places) != sum(rows):
         raise InvalidRequest(
-            f"the images or sounds stand for {sum(rows)} tokens and the prompt has {len(places)} "
-            "of them: the tokenizer of this model does not fit them",
+            f"the images, sounds or videos stand for {sum(rows)} tokens and the prompt has "
+            f"{len(places)} of them: the tokenizer of this model does not fit them",
             param="messages",
         )
     ends = [0]

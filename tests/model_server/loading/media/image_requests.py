@@ -40,7 +40,7 @@ def request_of(
 ) -> EngineRequest:
     """The golden prompt; order: of its images, None: as they are."""
     prompt = golden_media_of(name)["prompt"]
-    spans, places = list[MediaSpan](), np.flatnonzero(prompt == recipe.token)
+    spans, places = list[MediaSpan](), np.flatnonzero(np.isin(prompt, [*recipe.tokens]))
     seen = parts_of(recipe, name, order)
     for made in seen:
         mine, places = places[: made.rows], places[made.rows :]
@@ -69,7 +69,7 @@ def _positions(
     """Positions of the tokens, if they are triples."""
     if not recipe.triples:
         return {}
-    places = places_of(list(prompt), recipe.token, [image.rows for image in images])
+    places = places_of(list(prompt), recipe.tokens, [image.rows for image in images])
     made, following = triples_of(
         len(prompt), places, [(image.grid, image.frame) for image in images]
     )
@@ -126,7 +126,10 @@ def whole_of(name: str) -> WholeAnswer:
     recipe = recipe_of(whole)
     images = parts_of(recipe, name)
     golden = golden_media_of(name)
-    prompt, first = golden["prompt"], int(np.flatnonzero(golden["prompt"] == recipe.token)[-1]) + 2
+    prompt, first = (
+        golden["prompt"],
+        int(np.flatnonzero(np.isin(golden["prompt"], [*recipe.tokens]))[-1]) + 2,
+    )
     logs = np.asarray(jax.nn.log_softmax(golden["logits"]))
     scores = [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
     tokens, logprobs = list[int](), list[float]()
