@@ -46,6 +46,10 @@ class ImageLink(Image):
         """Return the image of these bytes."""
         return Image(data, self.name)
 
+    def made_of(self, media_type: str, text: str) -> Image:
+        """Return the image of a base64 text. Raises ValueError."""
+        return self.made(bytes_of(text))
+
 
 def read_url(
     url: object, at: str, name: str, row: RequestField, kind: type[ImageLink] | None = None
@@ -109,12 +113,17 @@ def decoded(link: ImageLink) -> Image:
             param=link.name,
         )
     try:
-        return link.made(b"".join(_bytes_of(text)))
+        return link.made_of(kind, text)
     except (binascii.Error, ValueError) as exc:
         raise InvalidRequest(f"{link.name} is damaged base64: {exc}", param=link.name) from exc
 
 
-def _bytes_of(text: str) -> Iterator[bytes]:
+def bytes_of(text: str) -> bytes:
+    """Decode base64. Raises ValueError."""
+    return b"".join(_pieces(text))
+
+
+def _pieces(text: str) -> Iterator[bytes]:
     """Decode base64 in pieces of a millisecond or two: other threads wait for each of them."""
     for start in range(0, len(text), _PIECE):
         piece = text[start : start + _PIECE]
@@ -162,12 +171,13 @@ def base64_schema(route: RequestRoute, name: str) -> Schema:
 
 
 def url_schema(
-    route: RequestRoute, name: str, types: str = "image/(jpe?g|png|webp)"
+    route: RequestRoute, name: str, types: str = "image/(jpe?g|png|webp)", frames: str = ""
 ) -> Schema:
-    """types: of media, a regular expression."""
+    """types: of media, a regular expression; frames: of a list of such files with commas."""
+    several = f"|data:{frames};base64,{_BASE64}(,{_BASE64})*" if frames else ""
     return {
         "type": "string",
-        "pattern": f"^data:{types};base64,{_BASE64}$",
+        "pattern": f"^(data:{types};base64,{_BASE64}{several})$",
         "maxLength": field(route, name).bytes,
         "description": "Or an http or https URL of a host in the gateway's --media_hosts.",
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from http_gateway.images.image_link import DETAIL, SOUND_FORMATS, base64_schema, url_schema
-from http_gateway.images.video_link import VIDEO_TYPES
+from http_gateway.images.video_link import FRAMES_TYPE, VIDEO_TYPES
 from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import Schema, one_of
@@ -148,10 +148,10 @@ def _image_part(route: RequestRoute) -> Schema:
 
 
 def _video_part(route: RequestRoute) -> Schema:
-    types = "|".join(VIDEO_TYPES)
+    types = f"({'|'.join(VIDEO_TYPES)})"
     url: Schema = {
         "type": "object",
-        "properties": {"url": url_schema(route, "messages.content.video_url", f"({types})")},
+        "properties": {"url": url_schema(route, "messages.content.video_url", types, FRAMES_TYPE)},
         "required": ["url"],
         "additionalProperties": False,
     }

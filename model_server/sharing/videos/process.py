@@ -58,6 +58,15 @@ class VideoForm(msgspec.Struct, frozen=True, array_like=True):
         # The reference counts in float32.
         return [int(_single(n * (total / count))) for n in range(count)]
 
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        if not self.temporal <= total <= self.most_frames:
+            raise RefusedVideo(
+                f"has {total} images as frames: this model takes from {self.temporal} to "
+                f"{self.most_frames}"
+            )
+        return [*range(total)]
+
     def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
         """Return width and height of so many frames. Raises RefusedVideo."""
         if max(width, height) > MAX_SIDES * min(width, height):

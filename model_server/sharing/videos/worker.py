@@ -21,6 +21,7 @@ from PIL import Image
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
+from model_server.sharing.images.worker import RefusedImage, decoded
 from model_server.sharing.videos.process import (
     MAX_FRAME_PIXELS,
     MAX_FRAMES,
@@ -30,6 +31,7 @@ from model_server.sharing.videos.process import (
     VideoForm,
     rate_of,
 )
+from sax.chat import FRAME_HEAD, FRAMES
 
 # Bytes that this process may allocate: all frames as a model takes them, twice, and what a decoder
 # keeps of the largest ones.
@@ -55,9 +57,15 @@ def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
     """Return the frames of a video that a model takes. Raises RefusedVideo, MemoryError."""
     if not data:
         raise RefusedVideo(f"is empty: send the bytes of a {_KINDS}")
+    if data.startswith(FRAMES):
+        images = _images(data)
+        indices, rate = form.all_indices(len(images)), rate_of(None)
+        return _made(_decoded(images), indices, len(images), rate, form)
     kind = _container_of(data)
     try:
-        return _chosen(data, kind, form)
+        total, rate = _counted(data, kind)
+        indices = form.indices(total, rate)
+        return _made(_frames(data, kind, indices), indices, total, rate, form)
     except (RefusedVideo, MemoryError):
         raise
     except av.error.DecoderNotFoundError:
@@ -66,11 +74,41 @@ def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
         raise RefusedVideo(f"cannot be decoded, because the file is damaged: {exc}") from exc
 
 
-def _chosen(data: bytes, kind: str, form: VideoForm) -> VideoAnswer:
-    total, rate = _counted(data, kind)
-    indices = form.indices(total, rate)
+def _images(data: bytes) -> list[bytes]:
+    """Return the files of a video that a client sent as images. Raises RefusedVideo."""
+    images, at = list[bytes](), len(FRAMES)
+    while at < len(data):
+        start = at + FRAME_HEAD
+        at = start + int.from_bytes(data[at:start], "big")
+        images.append(data[start:at])
+    if at != len(data):
+        raise RefusedVideo("is cut off: its last image is shorter than it states")
+    return images
+
+
+def _decoded(images: list[bytes]) -> Iterator[Image.Image]:
+    """Yield frames that were sent as images. Raises RefusedVideo."""
+    size: tuple[int, int] | None = None
+    for number, each in enumerate(images):
+        try:
+            image = decoded(each)
+        except RefusedImage as exc:
+            raise RefusedVideo(f"has a frame, number {number + 1}, that {exc}") from exc
+        size = size or image.size
+        if image.size != size:
+            raise RefusedVideo(
+                f"has frames of {size} and, number {number + 1}, of {image.size} pixels: send them "
+                "in one size"
+            )
+        yield image
+
+
+def _made(
+    frames: Iterator[Image.Image], indices: list[int], total: int, rate: float, form: VideoForm
+) -> VideoAnswer:
+    """Return frames as a model takes them. indices: of each of them, among `total`."""
     pieces, size = list[bytes](), (0, 0)
-    for image in _frames(data, kind, indices):
+    for image in frames:
         if not pieces:
             size = form.size(*image.size, len(indices))
         pieces.append(image.resize(size, Image.Resampling(form.resample)).tobytes())

@@ -37,11 +37,24 @@ async def test_a_video_reaches_the_cell_with_its_place(
     assert (await http.post("/tokenize", json=asked)).status_code == 200
 
 
+async def test_frames_with_commas_between_them_are_a_video(
+    http: httpx.AsyncClient, cell: FakeCell
+) -> None:
+    frames = [b"\xff\xd8one", b"\xff\xd8two!"]
+    text = ",".join(base64.b64encode(each).decode() for each in frames)
+    asked = body(video(f"data:video/jpeg;base64,{text}"))
+    reply = await http.post("/v1/chat/completions", json=asked)
+    assert reply.status_code == 200, reply.text
+    content = ("See:", Video.of_frames(frames, "messages[0].content[1]"))
+    assert cell.requests[-1].prompt == (Message("user", content),)
+
+
 @each_case(
     "part, name",
     [
         (video("data:image/png;base64,AAAA"), "messages[0].content[1]"),
         (video("data:video/mp4;base64,A"), "messages[0].content[1]"),
+        (video("data:video/jpeg;base64,AAAA,A"), "messages[0].content[1]"),
         (video("ftp://example.org/a.mp4"), "messages[0].content[1].video_url.url"),
         (video(None), "messages[0].content[1].video_url.url"),
         (video("https://example.org/a.mp4"), "messages[0].content[1]"),  # no host is listed

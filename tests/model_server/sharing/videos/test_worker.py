@@ -13,6 +13,7 @@ from PIL import Image
 
 from model_server.sharing.videos import worker
 from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
+from sax.chat import Video
 from tests.model_server.video_files import video_file
 
 FORM = VideoForm(
@@ -46,10 +47,21 @@ def test_frames_of_a_container_are_taken_by_their_number(codec: str, kind: str) 
     assert max(abs(a - b) for a, b in zip(greys(found), wanted, strict=True)) <= 4
 
 
-def picture() -> bytes:
+def picture(grey: int = 0, width: int = 16) -> bytes:
     file = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(file, "PNG")
+    Image.new("RGB", (width, 16), (grey,) * 3).save(file, "PNG")
     return file.getvalue()
+
+
+def of(*frames: bytes) -> bytes:
+    return Video.of_frames(frames).data
+
+
+def test_all_images_of_a_list_are_frames_of_24_a_second() -> None:
+    data = of(*(picture(grey) for grey in (0, 100, 200)))
+    found = worker.answer(VideoAsk(data, FORM))
+    assert greys(found) == [0, 100, 200]
+    assert (found.indices, found.rate, found.total) == ((0, 1, 2), 24.0, 3)
 
 
 def sound() -> bytes:
@@ -76,6 +88,11 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "a file torn after its head": (lambda: video_file(kind="avi")[:-9000], "cut off|damaged"),
     "a head alone": (lambda: b"\0\0\0\x18ftypmp42" + bytes(40), "damaged"),
     "a million frames promised": (lambda: lying(10**6), "promises 1000000 frames and 30 are there"),
+    "no images": (of, "has 0 images as frames: this model takes from 2 to 768"),
+    "too many images": (lambda: of(*[picture()] * 769), "has 769 images as frames"),
+    "images of two sizes": (lambda: of(picture(), picture(0, 17)), "number 2, of (17, 16) pixels"),
+    "no image among them": (lambda: of(picture(), b"x"), "number 2, that is not a JPEG"),
+    "torn images": (lambda: of(picture(), picture())[:-1], "its last image is shorter"),
     "one frame": (lambda: video_file(1), "has 1 frames, and this model takes 2 or more"),
 }
 
