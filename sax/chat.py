@@ -84,8 +84,8 @@ class Sound(Image):
     kind: str = field(default="audio", kw_only=True)
 
 
-FRAMES = b"sax frames\n"  # begins the data of a video that a client sent as images
-FRAME_HEAD = 4  # bytes before each of them: its length, the highest first
+_FRAMES = b"sax frames\n"  # begins the data of a video that a client sent as images
+_FRAME_HEAD = 4  # bytes before each of them: its length, the highest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,25 @@ class Video(Image):
 
         They count as 24 a second, as in transformers, which knows no more of them.
         """
-        sized = (len(each).to_bytes(FRAME_HEAD, "big") + each for each in frames)
-        return cls(FRAMES + b"".join(sized), name)
+        sized = (len(each).to_bytes(_FRAME_HEAD, "big") + each for each in frames)
+        return cls(_FRAMES + b"".join(sized), name)
+
+
+def frames_in(video: bytes) -> tuple[bytes, ...] | None:
+    """Return the images that `Video.of_frames` made a video of; None: it is a file of a video.
+
+    Raises ValueError, as the end of a sentence that begins "the video".
+    """
+    if not video.startswith(_FRAMES):
+        return None
+    images, at = list[bytes](), len(_FRAMES)
+    while at < len(video):
+        start = at + _FRAME_HEAD
+        at = start + int.from_bytes(video[at:start], "big")
+        images.append(video[start:at])
+    if at != len(video):
+        raise ValueError("is cut off: its last image is shorter than it states")
+    return tuple(images)
 
 
 Content = str | tuple[str | Image, ...]  # a text, or texts and media in their order

@@ -11,6 +11,7 @@ import numpy as np
 from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
 from model_server.models.media.media_recipe import DecodedVideo
 from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
+from sax.chat import frames_in
 from sax.distribution import how_to_install
 from sax.errors import InvalidRequest
 
@@ -32,10 +33,18 @@ class VideoDecoder:
         self._lanes = DecodingLanes(_VIDEOS, lanes, waiting)
 
     def submit(self, video: bytes, form: VideoForm) -> Future[DecodedVideo]:
-        """Decode a video. Raises QueueFull; the future raises InvalidRequest for a bad video, and
-        Unavailable.
+        """Decode a video. Raises QueueFull, and InvalidRequest for torn images; the future raises
+        InvalidRequest for a bad video, and Unavailable.
         """
-        return self._lanes.submit(VideoAsk(video, form), len(video))
+        return self._lanes.submit(_ask(video, form), len(video))
+
+
+def _ask(video: bytes, form: VideoForm) -> VideoAsk:
+    try:
+        images = frames_in(video)
+    except ValueError as exc:
+        raise InvalidRequest(f"the video {exc}", param=_VIDEOS.param) from exc
+    return VideoAsk(video, form) if images is None else VideoAsk(b"", form, images)
 
 
 def check_av() -> None:

@@ -131,6 +131,7 @@ class VideoAsk(msgspec.Struct, frozen=True, array_like=True):
 
     video: bytes
     form: VideoForm
+    images: tuple[bytes, ...] | None = None  # files that are its frames, in place of `video`
 
 
 class VideoAnswer(msgspec.Struct, frozen=True, array_like=True):

@@ -10,7 +10,7 @@ are opened, so that no file can name another one, an address or a decoder that n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -31,7 +31,6 @@ from model_server.sharing.videos.process import (
     VideoForm,
     rate_of,
 )
-from sax.chat import FRAME_HEAD, FRAMES
 
 # Bytes that this process may allocate: all frames as a model takes them, twice, and what a decoder
 # keeps of the largest ones.
@@ -57,10 +56,6 @@ def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
     """Return the frames of a video that a model takes. Raises RefusedVideo, MemoryError."""
     if not data:
         raise RefusedVideo(f"is empty: send the bytes of a {_KINDS}")
-    if data.startswith(FRAMES):
-        images = _images(data)
-        indices, rate = form.all_indices(len(images)), rate_of(None)
-        return _made(_decoded(images), indices, len(images), rate, form)
     kind = _container_of(data)
     try:
         total, rate = _counted(data, kind)
@@ -74,19 +69,13 @@ def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
         raise RefusedVideo(f"cannot be decoded, because the file is damaged: {exc}") from exc
 
 
-def _images(data: bytes) -> list[bytes]:
-    """Return the files of a video that a client sent as images. Raises RefusedVideo."""
-    images, at = list[bytes](), len(FRAMES)
-    while at < len(data):
-        start = at + FRAME_HEAD
-        at = start + int.from_bytes(data[at:start], "big")
-        images.append(data[start:at])
-    if at != len(data):
-        raise RefusedVideo("is cut off: its last image is shorter than it states")
-    return images
+def _of_images(images: Sequence[bytes], form: VideoForm) -> VideoAnswer:
+    """Return the frames that a client sent as images. Raises RefusedVideo, MemoryError."""
+    indices, rate = form.all_indices(len(images)), rate_of(None)
+    return _made(_decoded(images), indices, len(images), rate, form)
 
 
-def _decoded(images: list[bytes]) -> Iterator[Image.Image]:
+def _decoded(images: Sequence[bytes]) -> Iterator[Image.Image]:
     """Yield frames that were sent as images. Raises RefusedVideo."""
     size: tuple[int, int] | None = None
     for number, each in enumerate(images):
@@ -187,6 +176,8 @@ def _stream(container: Any) -> Any:
 
 def answer(ask: VideoAsk) -> VideoAnswer:
     try:
+        if ask.images is not None:
+            return _of_images(ask.images, ask.form)
         return prepared(ask.video, ask.form)
     except RefusedVideo as exc:
         return VideoAnswer("refused", text=str(exc))

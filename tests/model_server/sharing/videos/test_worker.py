@@ -13,7 +13,7 @@ from PIL import Image
 
 from model_server.sharing.videos import worker
 from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
-from sax.chat import Video
+from sax.chat import Video, frames_in
 from tests.model_server.video_files import video_file
 
 FORM = VideoForm(
@@ -53,13 +53,14 @@ def picture(grey: int = 0, width: int = 16) -> bytes:
     return file.getvalue()
 
 
-def of(*frames: bytes) -> bytes:
-    return Video.of_frames(frames).data
+def of(*frames: bytes) -> VideoAnswer:
+    images = frames_in(Video.of_frames(frames).data)
+    assert images == frames
+    return worker.answer(VideoAsk(b"", FORM, images))
 
 
 def test_all_images_of_a_list_are_frames_of_24_a_second() -> None:
-    data = of(*(picture(grey) for grey in (0, 100, 200)))
-    found = worker.answer(VideoAsk(data, FORM))
+    found = of(*(picture(grey) for grey in (0, 100, 200)))
     assert greys(found) == [0, 100, 200]
     assert (found.indices, found.rate, found.total) == ((0, 1, 2), 24.0, 3)
 
@@ -88,11 +89,6 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "a file torn after its head": (lambda: video_file(kind="avi")[:-9000], "cut off|damaged"),
     "a head alone": (lambda: b"\0\0\0\x18ftypmp42" + bytes(40), "damaged"),
     "a million frames promised": (lambda: lying(10**6), "promises 1000000 frames and 30 are there"),
-    "no images": (of, "has 0 images as frames: this model takes from 2 to 768"),
-    "too many images": (lambda: of(*[picture()] * 769), "has 769 images as frames"),
-    "images of two sizes": (lambda: of(picture(), picture(0, 17)), "number 2, of (17, 16) pixels"),
-    "no image among them": (lambda: of(picture(), b"x"), "number 2, that is not a JPEG"),
-    "torn images": (lambda: of(picture(), picture())[:-1], "its last image is shorter"),
     "one frame": (lambda: video_file(1), "has 1 frames, and this model takes 2 or more"),
 }
 
@@ -103,6 +99,22 @@ def test_what_is_no_whole_video_is_refused_in_words(what: str) -> None:
     found = worker.answer(VideoAsk(made(), FORM))
     assert found.kind == "refused"
     assert any(each in found.text for each in text.split("|")), found.text
+
+
+IMAGES: dict[str, list[bytes]] = {
+    "has 0 images as frames: this model takes from 2 to 768": [],
+    "has 769 images as frames": [picture()] * 769,
+    "number 2, of (17, 16) pixels": [picture(), picture(0, 17)],
+    "number 2, that is not a JPEG": [picture(), b"x"],
+}
+
+
+def test_lists_of_images_that_are_no_video_are_refused_in_words() -> None:
+    for text, images in IMAGES.items():
+        found = of(*images)
+        assert (found.kind, text in found.text) == ("refused", True), found.text
+    with pytest.raises(ValueError, match="its last image is shorter"):
+        frames_in(Video.of_frames([picture(), picture()]).data[:-1])
 
 
 def test_a_video_of_too_many_frames_is_refused_before_one_is_decoded(
