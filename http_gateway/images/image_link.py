@@ -1,4 +1,4 @@
-"""Images and sounds as bodies give them: in a data URL, at a URL, or as base64."""
+"""Images, sounds and videos as bodies give them: in a data URL, at a URL, or as base64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from http_gateway.openapi import Schema
-from sax.chat import Content, Image, Sound
+from sax.chat import Content, Image, Sound, Video
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestField, RequestRoute
 from sax.fields.table import field
@@ -48,7 +48,7 @@ class ImageLink(Image):
 
     def made_of(self, media_type: str, text: str) -> Image:
         """Return the image of a base64 text. Raises ValueError."""
-        return self.made(bytes_of(text))
+        return self.made(_bytes_of(text))
 
 
 def read_url(
@@ -118,7 +118,7 @@ def decoded(link: ImageLink) -> Image:
         raise InvalidRequest(f"{link.name} is damaged base64: {exc}", param=link.name) from exc
 
 
-def bytes_of(text: str) -> bytes:
+def _bytes_of(text: str) -> bytes:
     """Decode base64. Raises ValueError."""
     return b"".join(_pieces(text))
 
@@ -160,6 +160,39 @@ def read_sound(data: object, form: object, at: str, name: str, row: RequestField
             f"{at}.format is {quoted(form)}: send {', '.join(SOUND_FORMATS)}", param=f"{at}.format"
         )
     return SoundLink(b"", name, f"data:audio/{form};base64,{data}")
+
+
+VIDEO_TYPES = (
+    *("video/mp4", "video/quicktime", "video/webm"),
+    *("video/x-matroska", "video/x-msvideo", "video/avi"),
+)
+FRAMES_TYPE = "video/jpeg"  # base64 of JPEG files with commas between them, as vLLM takes it
+
+
+@dataclass(frozen=True, slots=True)
+class VideoLink(ImageLink):
+    """A video that is still to be read; `data` is empty."""
+
+    example: ClassVar[str] = "data:video/mp4;base64,..."
+
+    @property
+    def accepted(self) -> str:
+        return "video/*"
+
+    @property
+    def wanted(self) -> str:
+        return f"{self.example}, or {', '.join((*VIDEO_TYPES[1:], FRAMES_TYPE))}"
+
+    def takes(self, media_type: str) -> bool:
+        return media_type in (*VIDEO_TYPES, FRAMES_TYPE)
+
+    def made(self, data: bytes) -> Video:
+        return Video(data, self.name)
+
+    def made_of(self, media_type: str, text: str) -> Video:
+        if media_type != FRAMES_TYPE:
+            return self.made(_bytes_of(text))
+        return Video.of_frames(map(_bytes_of, text.split(",")), self.name)
 
 
 _BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"

@@ -9,12 +9,12 @@ from typing import NoReturn, cast
 from http_gateway.images.image_link import (
     ImageLink,
     SoundLink,
+    VideoLink,
     check_detail,
     joined,
     read_sound,
     read_url,
 )
-from http_gateway.images.video_link import VideoLink
 from http_gateway.openai.tools import object_at
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content

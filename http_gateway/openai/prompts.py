@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from http_gateway.images.image_link import DETAIL, SOUND_FORMATS, base64_schema, url_schema
-from http_gateway.images.video_link import FRAMES_TYPE, VIDEO_TYPES
+from http_gateway.images.image_link import (
+    DETAIL,
+    FRAMES_TYPE,
+    SOUND_FORMATS,
+    VIDEO_TYPES,
+    base64_schema,
+    url_schema,
+)
 from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import Schema, one_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from http_gateway.images.video_link import VIDEO_TYPES
+from http_gateway.images.image_link import VIDEO_TYPES
 from sax.chat import Message, Video
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
