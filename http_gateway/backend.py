@@ -22,7 +22,7 @@ from http_gateway.images.image_link import ImageLink, decoded
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.streams.sse import Ending, disconnected, stop
 from sax import tracing
-from sax.chat import Image, Sound
+from sax.chat import Image
 from sax.client.attempts import shorter
 from sax.errors import Cancelled, InvalidRequest
 from sax.fields.field import RequestRoute
@@ -189,7 +189,7 @@ async def with_images(
     found: list[Image] = []
     for link in links:  # one after the other: what is left for the next is known then
         image = await (_decoded(link) if _is_data(link) else fetcher.fetch(link, budget))
-        kind = "sound" if isinstance(image, Sound) else "image"
+        kind = "sound" if image.kind == "audio" else image.kind
         check_image_size(len(image.data), image.name, kind)
         budget -= 0 if _is_data(link) else len(image.data)
         found.append(image)

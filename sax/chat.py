@@ -71,6 +71,7 @@ class Image:
 
     data: bytes = field(repr=False)  # of a JPEG, PNG or WebP file
     name: str = ""  # its place in the caller's request, for errors; "": its place in the chat
+    kind: str = field(default="image", kw_only=True)  # or "audio", "video"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,50 @@ class Sound(Image):
     `data` is of a WAV, FLAC, MP3 or Ogg file.
     """
 
+    kind: str = field(default="audio", kw_only=True)
 
-Content = str | tuple[str | Image, ...]  # a text, or texts, images and sounds in their order
+
+_FRAMES = b"sax frames\n"  # begins the data of a video that a client sent as images
+_FRAME_HEAD = 4  # bytes before each of them: its length, the highest first
+
+
+@dataclass(frozen=True, slots=True)
+class Video(Image):
+    """A video among the parts of a message: it takes the ways that an image takes.
+
+    `data` is of an MP4, MOV, WebM, Matroska or AVI file, or what `of_frames` makes of images.
+    """
+
+    kind: str = field(default="video", kw_only=True)
+
+    @classmethod
+    def of_frames(cls, frames: Iterable[bytes], name: str = "") -> Video:
+        """Return a video of JPEG, PNG or WebP files of one size, all of which a model sees.
+
+        They count as 24 a second, as in transformers, which knows no more of them.
+        """
+        sized = (len(each).to_bytes(_FRAME_HEAD, "big") + each for each in frames)
+        return cls(_FRAMES + b"".join(sized), name)
+
+
+def frames_in(video: bytes) -> tuple[bytes, ...] | None:
+    """Return the images that `Video.of_frames` made a video of; None: it is a file of a video.
+
+    Raises ValueError, as the end of a sentence that begins "the video".
+    """
+    if not video.startswith(_FRAMES):
+        return None
+    images, at = list[bytes](), len(_FRAMES)
+    while at < len(video):
+        start = at + _FRAME_HEAD
+        at = start + int.from_bytes(video[at:start], "big")
+        images.append(video[start:at])
+    if at != len(video):
+        raise ValueError("is cut off: its last image is shorter than it states")
+    return tuple(images)
+
+
+Content = str | tuple[str | Image, ...]  # a text, or texts and media in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +146,7 @@ class Message:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """Its images and sounds."""
+        """Its images, sounds and videos."""
         if isinstance(self.content, str):
             return ()
         return tuple(part for part in self.content if isinstance(part, Image))
@@ -117,7 +160,7 @@ class Message:
         """Return the same turn with empty images: their places only."""
         if isinstance(self.content, str):
             return self
-        places = (part if isinstance(part, str) else _PLACE for part in self.content)
+        places = (p if isinstance(p, str) else Image(b"", kind=p.kind) for p in self.content)
         return replace(self, content=tuple(places))
 
 
@@ -163,12 +206,11 @@ class ChatOptions:
 
 
 PLAIN_CHAT = ChatOptions()
-_PLACE = Image(b"")
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
-    """Return the images and sounds of a chat in their order, each with the name that errors call
-    it by."""
+    """Return the images, sounds and videos of a chat in their order, each with the name that errors
+    call it by."""
     return tuple(
         part if part.name else replace(part, name=f"messages[{i}].content[{j}]")
         for i, message in enumerate(messages)

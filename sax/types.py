@@ -20,6 +20,7 @@ from sax.chat import Message as Message
 from sax.chat import Sound as Sound
 from sax.chat import Tool as Tool
 from sax.chat import ToolCall as ToolCall
+from sax.chat import Video as Video
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.memory_parts import MemoryParts

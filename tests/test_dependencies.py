@@ -31,6 +31,7 @@ BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax
 # Run in processes of their own, where the extra `media` is installed.
 IMAGES = ROOT / "model_server" / "sharing" / "images" / "worker.py"
 SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "worker.py"
+VIDEOS = ROOT / "model_server" / "sharing" / "videos" / "worker.py"
 # Ours to ask for, though others import them: starlette reads forms, and uvicorn requests.
 FOR_OTHERS = {"httptools", "python-multipart"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
@@ -123,10 +124,10 @@ def test_the_model_server_imports_what_its_extra_brings() -> None:
     allowed = direct("cpu")
     assert not {
         (path.name, wrong)
-        for path in of_rooms({"model_server"}) - {BUILD, IMAGES, SOUNDS}
+        for path in of_rooms({"model_server"}) - {BUILD, IMAGES, SOUNDS, VIDEOS}
         for wrong in foreign(imported(path), allowed)
     }
-    for path in (IMAGES, SOUNDS):
+    for path in (IMAGES, SOUNDS, VIDEOS):
         assert not foreign(imported(path), allowed | direct("media"))
 
 

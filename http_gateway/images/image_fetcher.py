@@ -155,7 +155,7 @@ class ImageFetcher:
         try:
             async with self._turns, asyncio.timeout(self._timeout_s):
                 address = await self._address(link, url)
-                return Image(await _body(link, url, address, most), link.name)
+                return link.made(await _body(link, url, address, most))
         except TimeoutError as exc:
             raise _failed(link, f"{url.host} did not send it within {self._timeout_s:g} s") from exc
         except httpx.HTTPError as exc:
@@ -199,7 +199,8 @@ class ImageFetcher:
 
 
 async def _body(link: ImageLink, url: httpx.URL, address: str, most: int) -> bytes:
-    headers = {"host": url.netloc.decode(), "accept": "image/*", "accept-encoding": "identity"}
+    headers = {"host": url.netloc.decode(), "accept": link.accepted}
+    headers["accept-encoding"] = "identity"
     request = httpx.Request(
         "GET",
         url.copy_with(host=address, fragment=None),

@@ -1,5 +1,5 @@
-"""The parts of a message whose content is a list: texts, images and sounds of users, refusals of
-assistants."""
+"""The parts of a message whose content is a list: texts, images, sounds and videos of users,
+refusals of assistants."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NoReturn, cast
 from http_gateway.images.image_link import (
     ImageLink,
     SoundLink,
+    VideoLink,
     check_detail,
     joined,
     read_sound,
@@ -22,7 +23,7 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
 
-PARTS = ("text", "image_url", "input_audio")  # of a message; others are of one role
+PARTS = ("text", "image_url", "input_audio", "video_url")  # of a message; others are of one role
 
 
 def content_of(content: object, at: str, role: str) -> Content:
@@ -49,7 +50,13 @@ def _read_part(part: object, at: str, role: str) -> str | ImageLink:
             f"{' or '.join(kinds)} parts only",
             param=f"{at}.type",
         )
-    readers = {"text": _text, "refusal": _refusal, "image_url": _image, "input_audio": _sound}
+    readers = {
+        "text": _text,
+        "refusal": _refusal,
+        "image_url": _image,
+        "input_audio": _sound,
+        "video_url": _video,
+    }
     return readers[str(kind)](fields, at)
 
 
@@ -79,6 +86,15 @@ def _sound(fields: dict[str, object], at: str) -> SoundLink:
     refuse_unsupported(sound, {}, at=f"{at}.input_audio.")
     row = field(RequestRoute.CHAT, "messages.content.input_audio")
     return read_sound(data, form, f"{at}.input_audio", at, row)
+
+
+def _video(fields: dict[str, object], at: str) -> ImageLink:
+    video = object_at(fields.pop("video_url", None), f"{at}.video_url")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    url = video.pop("url", None)
+    refuse_unsupported(video, {}, at=f"{at}.video_url.")
+    row = field(RequestRoute.CHAT, "messages.content.video_url")
+    return read_url(url, f"{at}.video_url.url", at, row, VideoLink)
 
 
 def _refusal(fields: dict[str, object], at: str) -> str:

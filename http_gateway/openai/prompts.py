@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from http_gateway.images.image_link import DETAIL, SOUND_FORMATS, base64_schema, url_schema
+from http_gateway.images.image_link import (
+    DETAIL,
+    FRAMES_TYPE,
+    SOUND_FORMATS,
+    VIDEO_TYPES,
+    base64_schema,
+    url_schema,
+)
 from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import Schema, one_of
@@ -62,7 +69,9 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
     }
     content_schema = _content(text, part, most=content.count)
     seen = _content(
-        text, {"anyOf": [part, _image_part(route), _sound_part(route)]}, most=content.count
+        text,
+        {"anyOf": [part, _image_part(route), _sound_part(route), _video_part(route)]},
+        most=content.count,
     )
     label = partial(_label, route)
     name = {"name": label("name")}
@@ -140,6 +149,22 @@ def _image_part(route: RequestRoute) -> Schema:
         "type": "object",
         "properties": {"type": {"const": "image_url"}, "image_url": url},
         "required": ["type", "image_url"],
+        "additionalProperties": False,
+    }
+
+
+def _video_part(route: RequestRoute) -> Schema:
+    types = f"({'|'.join(VIDEO_TYPES)})"
+    url: Schema = {
+        "type": "object",
+        "properties": {"url": url_schema(route, "messages.content.video_url", types, FRAMES_TYPE)},
+        "required": ["url"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {"type": {"const": "video_url"}, "video_url": url},
+        "required": ["type", "video_url"],
         "additionalProperties": False,
     }
 

@@ -2,8 +2,8 @@
 
 The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes a vision
 encoder and `audio_config` an audio encoder, `preprocessor_config` is the content of the file beside
-it that says how images are resized and scaled, and `processor_config` that of the one that says
-what they become in a prompt.
+it that says how images are resized and scaled, `video_preprocessor_config` likewise for videos, and
+`processor_config` that of the one that says what they become in a prompt.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ logger = logging.getLogger(__name__)
 
 VISION, AUDIO = "vision_config", "audio_config"
 PREPROCESSOR, PROCESSOR = "preprocessor_config", "processor_config"
-FILE, PROCESSOR_FILE = f"{PREPROCESSOR}.json", f"{PROCESSOR}.json"
-_INSIDE = "image_processor"  # transformers 5 writes the one into the other
+VIDEO = f"video_{PREPROCESSOR}"
+FILE, PROCESSOR_FILE, VIDEO_FILE = (f"{name}.json" for name in (PREPROCESSOR, PROCESSOR, VIDEO))
+# transformers 5 writes the others into the file of the processor.
+_INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor"}
 _PARTS = (
     *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
     *("audio_tower.", "embed_audio.", "embed_vision."),
@@ -57,7 +59,8 @@ def without_media(
     left = {key: value for key, value in config.items() if key not in parts}
     if VISION in left or AUDIO in left:
         return left
-    return {key: value for key, value in left.items() if key not in (PREPROCESSOR, PROCESSOR)}
+    files = (PREPROCESSOR, PROCESSOR, VIDEO)
+    return {key: value for key, value in left.items() if key not in files}
 
 
 def text_alone(checkpoint: Checkpoint) -> Checkpoint:
@@ -86,12 +89,19 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
     """
     if folder is None:
         return dict(config)
-    files = ((PREPROCESSOR, folder / FILE), (PROCESSOR, folder / PROCESSOR_FILE))
-    given = {key: read_json(path) for key, path in files if path.exists()}
-    inside = given.get(PROCESSOR, {}).get(_INSIDE)
-    if inside is not None and not isinstance(inside, Mapping):
-        raise CheckpointError(f"{PROCESSOR_FILE} has {_INSIDE} = {inside!r}; it must be an object")
-    return {**config, **({} if inside is None else {PREPROCESSOR: inside}), **given}
+    files = ((PREPROCESSOR, FILE), (PROCESSOR, PROCESSOR_FILE), (VIDEO, VIDEO_FILE))
+    paths = {key: folder / file for key, file in files}
+    given = {key: read_json(path) for key, path in paths.items() if path.exists()}
+    made = dict(config)
+    for key, inside in _INSIDE.items():
+        found = given.get(PROCESSOR, {}).get(inside)
+        if found is not None and not isinstance(found, Mapping):
+            raise CheckpointError(
+                f"{PROCESSOR_FILE} has {inside} = {found!r}; it must be an object"
+            )
+        if found is not None:
+            made[key] = found
+    return {**made, **given}
 
 
 def _own_name(name: str) -> str:

@@ -42,6 +42,7 @@ _TEXT_TYPES = {
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "step3p7": "step3p5",
+    "voxtral": "llama",
 }
 # Those whose older files have the keys of both parts beside each other.
 _FLAT = ("qwen2_5_vl", "qwen2_vl")
@@ -66,8 +67,8 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
     }
 }
 # Families that put a text model of another family beside their tower.
-_AROUND_OTHERS = ("llava", "qwen2_audio")
-_WITH_AUDIO = ("qwen2_audio",)  # others leave an audio encoder out
+_AROUND_OTHERS = ("llava", "qwen2_audio", "voxtral")
+_WITH_AUDIO = ("qwen2_audio", "voxtral")  # others leave an audio encoder out
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
 # What is not the text model's, so that the outer config.json says it where both do.
 _OUTER_FIRST = (

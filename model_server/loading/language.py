@@ -157,7 +157,9 @@ class LanguageModels:
         check_image_tokens(recipe.media, tokenizer)
         images = image_reader(recipe.media)
         if images is not None and template is not None:
-            template = template.with_images(images.recipe.placeholder)
+            video = images.recipe.video
+            written = "" if video is None else video.placeholder
+            template = template.with_images(images.recipe.placeholder, written)
         if template is not None:
             template.written()  # it keeps them
         replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)

@@ -195,15 +195,15 @@ class ChatTemplate:
         tokens = parts.control_tokens
         return ChatTemplate(source, parts.bos_token, parts.eos_token, tokens, parts.image)
 
-    def with_images(self, image: str) -> ChatTemplate:
-        """Return the same template for a model that takes images. image: what it writes for each,
-        which users cannot write."""
+    def with_images(self, image: str, video: str = "") -> ChatTemplate:
+        """Return the same template for a model that takes images. image, video: what it writes for
+        each, which users cannot write; "": the model takes no videos."""
         parts = self._parts
         return ChatTemplate(
             self.source,
             parts.bos_token,
             parts.eos_token,
-            parts.control_tokens,
+            (*parts.control_tokens, video),
             image,
             self.for_tools,
         )

@@ -59,6 +59,7 @@ class Conversation:
     turns: list[Message] = field(default_factory=list[Message])
     files: list[Path] = field(default_factory=list[Path])  # images of the next message
     sounds: list[Path] = field(default_factory=list[Path])  # likewise
+    videos: list[Path] = field(default_factory=list[Path])  # likewise
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
     tools: CallTools | None = None
     tool_choice: str = ToolChoice.AUTO  # of a message's first answer: a choice or a tool's name
@@ -107,7 +108,8 @@ class Conversation:
         """Return the next message. Raises InvalidRequest for a file that cannot be read."""
         files, self.files = self.files, []
         sounds, self.sounds = self.sounds, []
-        return Message("user", with_images(text, files, sounds))
+        videos, self.videos = self.videos, []
+        return Message("user", with_images(text, files, sounds, videos))
 
     def _answer(self, said: list[Message], parts: list[str]) -> None:
         """said: the messages of this turn; calls and their results are added. parts: of the text

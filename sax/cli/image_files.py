@@ -1,4 +1,4 @@
-"""Images and sounds of a request, from files: the options --image and --audio."""
+"""Images, sounds and videos of a request, from files: the options --image, --audio, --video."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sax.chat import Content, Image, Sound
+from sax.chat import Content, Image, Sound, Video
 from sax.errors import InvalidRequest
 from sax.format import quoted
 
@@ -32,13 +32,28 @@ SoundFiles = Annotated[
 ]
 
 
+VideoFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--video",
+        metavar="FILE",
+        help="MP4, MOV, WebM, Matroska or AVI file that comes before the text; may be given "
+        "several times.",
+    ),
+]
+
+
 def with_images(
-    text: str, files: Sequence[Path] | None, sounds: Sequence[Path] | None = None
+    text: str,
+    files: Sequence[Path] | None,
+    sounds: Sequence[Path] | None = None,
+    videos: Sequence[Path] | None = None,
 ) -> Content:
-    """Return a message's content: images and sounds come before the text. Raises InvalidRequest for
-    a file that cannot be read."""
+    """Return a message's content: media come before the text. Raises InvalidRequest for a file that
+    cannot be read."""
     media = [Image(_read(file, "image"), str(file)) for file in files or ()]
     media += [Sound(_read(file, "audio"), str(file)) for file in sounds or ()]
+    media += [Video(_read(file, "video"), str(file)) for file in videos or ()]
     return (*media, text) if media else text
 
 

@@ -35,8 +35,8 @@ TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
 TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
-IMAGES = 16  # and sounds, of one request
-IMAGE_BYTES = 20 << 20  # of one image or sound, and of all those of a request
+IMAGES = 16  # and sounds and videos, of one request
+IMAGE_BYTES = 20 << 20  # of one image, sound or video, and of all those of a request
 _BASE64_IMAGE = 4 * (IMAGE_BYTES // 3 + 1) + 100  # with the head of a data URL
 LABEL_BYTES = 512
 SOUND_BYTES = 25 << 20  # OpenAI's own limit
@@ -173,6 +173,7 @@ _QUESTIONS = (
     _many("images", Kind.TEXTS, RequestRoute.OLLAMA_GENERATE, **_PICTURES),
     _text("messages.content.image_url", _BASE64_IMAGE, *_RENDERED),
     _text("messages.content.input_audio", _BASE64_IMAGE, *_RENDERED),
+    _text("messages.content.video_url", _BASE64_IMAGE, *_RENDERED),
     _text("messages.content.source", _BASE64_IMAGE, *_ANTHROPIC),
     _text("messages.name", LABEL_BYTES, *_CHATS),
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),

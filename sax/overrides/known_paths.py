@@ -35,7 +35,7 @@ _FAMILIES = _words(
     granitemoehybrid helium hunyuan hunyuan_moe hy_v3 lfm2 lfm2_moe llama llama4 llava mamba2
     minimax minimax_m2 ministral3 mistral mistral4 mixtral nemotron_h olmo2 olmo3 olmo_hybrid olmoe
     phi phi3 phimoe qwen2 qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe
-    qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe seed_oss smollm3 solar_open starcoder2
+    qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe seed_oss smollm3 solar_open starcoder2 voxtral
     """
 )
 _SAXML_CLASSES = {  # by module

@@ -23,14 +23,16 @@ class ToolCall(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("text", "image", "sound")
+    __slots__ = ("text", "image", "sound", "video")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     SOUND_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_FIELD_NUMBER: _ClassVar[int]
     text: str
     image: Image
     sound: Sound
-    def __init__(self, text: _Optional[str] = ..., image: _Optional[_Union[Image, _Mapping]] = ..., sound: _Optional[_Union[Sound, _Mapping]] = ...) -> None: ...
+    video: Video
+    def __init__(self, text: _Optional[str] = ..., image: _Optional[_Union[Image, _Mapping]] = ..., sound: _Optional[_Union[Sound, _Mapping]] = ..., video: _Optional[_Union[Video, _Mapping]] = ...) -> None: ...
 
 class Image(_message.Message):
     __slots__ = ("data", "name")
@@ -41,6 +43,14 @@ class Image(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Sound(_message.Message):
+    __slots__ = ("data", "name")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    name: str
+    def __init__(self, data: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Video(_message.Message):
     __slots__ = ("data", "name")
     DATA_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]

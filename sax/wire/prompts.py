@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 
-from sax.chat import PLAIN_CHAT, Content, Image, Sound, ToolChoice
+from sax.chat import PLAIN_CHAT, Content, Image, Sound, ToolChoice, Video
 from sax.errors import InvalidRequest
 from sax.proto import tokens_pb2
 from sax.types import ChatOptions, Message, Tool, ToolCall
@@ -118,6 +118,9 @@ def put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOption
     chat.divided = options.divided
 
 
+_KINDS: Mapping[type[Image], str] = {Sound: "sound", Video: "video"}
+
+
 def _put_content(turn: tokens_pb2.Message, content: Content) -> None:
     if isinstance(content, str):
         put(turn, "content", content, "messages.content")
@@ -127,7 +130,7 @@ def _put_content(turn: tokens_pb2.Message, content: Content) -> None:
             put(turn.parts.add(), "text", part, "messages.content")
         else:
             added = turn.parts.add()
-            medium = added.sound if isinstance(part, Sound) else added.image
+            medium = getattr(added, _KINDS.get(type(part), "image"))
             medium.SetInParent()
             _put_fields(medium, part, ("data", "name"), "messages.content")
 
@@ -168,6 +171,8 @@ def _decode_part(part: tokens_pb2.Part) -> str | Image:
         return Image(part.image.data, part.image.name)
     if part.HasField("sound"):
         return Sound(part.sound.data, part.sound.name)
+    if part.HasField("video"):
+        return Video(part.video.data, part.video.name)
     return part.text
 
 

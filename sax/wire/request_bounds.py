@@ -38,7 +38,7 @@ _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
 _MM_GENERATE = fields_of(RequestRoute.MM_GENERATE)
 _MM_SCORE = fields_of(RequestRoute.MM_SCORE)
-_MEDIA = ("image", "sound")
+_MEDIA = ("image", "sound", "video")
 _TURN = ("role", "content", "name", "tool_call_id", "reasoning")
 _CALL = ("id", "name", "arguments")
 _TOOL = ("name", "description", "parameters")
@@ -256,7 +256,7 @@ def _check_parts(parts: Sequence[tokens_pb2.Part], at: str) -> None:
     for index, part in enumerate(parts):
         name = f"{at}[{index}]"
         if (kind := part.WhichOneof("kind")) in _MEDIA:
-            medium: tokens_pb2.Image | tokens_pb2.Sound = getattr(part, kind)
+            medium: tokens_pb2.Image | tokens_pb2.Sound | tokens_pb2.Video = getattr(part, kind)
             _STREAM["messages.name"].check_text(medium.name, f"{name}.name")
             check_image_size(len(medium.data), medium.name or name, kind)
         else:
@@ -264,7 +264,7 @@ def _check_parts(parts: Sequence[tokens_pb2.Part], at: str) -> None:
 
 
 def check_image_size(size: int, param: str, kind: str = "image") -> None:
-    """Raise InvalidRequest for an image or a sound of too many bytes."""
+    """Raise InvalidRequest for an image, a sound or a video of too many bytes."""
     if size > IMAGE_BYTES:
         raise InvalidRequest(
             f"{param} is {'an' if kind == 'image' else 'a'} {kind} of {size} bytes; at most "
@@ -274,18 +274,18 @@ def check_image_size(size: int, param: str, kind: str = "image") -> None:
 
 
 def check_images(sizes: Sequence[int], param: str) -> None:
-    """Raise InvalidRequest for more images and sounds, or more bytes of them, than one request may
-    have."""
+    """Raise InvalidRequest for more images, sounds and videos, or more bytes of them, than one
+    request may have."""
     if len(sizes) > IMAGES:
         raise InvalidRequest(
-            f"{param} holds {len(sizes)} images and sounds; at most {IMAGES} are allowed: send "
-            "fewer",
+            f"{param} holds {len(sizes)} images, sounds and videos; at most {IMAGES} are allowed: "
+            "send fewer",
             param=param,
         )
     if sum(sizes) > IMAGE_BYTES:
         raise InvalidRequest(
-            f"the images and sounds of {param} have {sum(sizes)} bytes; at most {IMAGE_BYTES} are "
-            "allowed together: send smaller or fewer ones",
+            f"the images, sounds and videos of {param} have {sum(sizes)} bytes; at most "
+            f"{IMAGE_BYTES} are allowed together: send smaller or fewer ones",
             param=param,
         )
 

@@ -1,4 +1,4 @@
-"""A tiny random Qwen2-Audio as a folder: weights, a tokenizer of bytes, a template."""
+"""A tiny random Qwen2-Audio or Voxtral as a folder: weights, a tokenizer of bytes, a template."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.model_server.loading.media.image_folder import folder_of
-from tests.tools.golden.media.qwen_audio import BEGIN, END, SOFT
+from tests.tools.golden.media.sounds import BEGIN, END, SOFT
 
 CASE = "qwen2_audio"
 CONTROL = {SOFT: "<|AUDIO|>", BEGIN: "<|audio_bos|>", END: "<|audio_eos|>"}
@@ -21,10 +21,23 @@ TEMPLATE = (
     "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
+VOXTRAL = "voxtral"
+VOXTRALS = {SOFT: "[AUDIO]", BEGIN: "[BEGIN_AUDIO]", END: "[/INST]"}
+# As in docs/how_to/audio.md.
+VOXTRAL_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
+    "{% else %}{{ '[INST]' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'audio' %}{{ '[BEGIN_AUDIO][AUDIO]' }}{% else %}{{ part['text'] }}"
+    "{% endif %}{% endfor %}{% endif %}{{ '[/INST]' }}{% endif %}{% endfor %}"
+)
 
 
-def hearing_model(folder: Path) -> Path:
+def hearing_model(folder: Path, case: str = CASE) -> Path:
     """Write the folder."""
-    folder_of(folder, CONTROL, CASE)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    control, template = {CASE: (CONTROL, TEMPLATE), VOXTRAL: (VOXTRALS, VOXTRAL_TEMPLATE)}[case]
+    folder_of(folder, control, case)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     return folder

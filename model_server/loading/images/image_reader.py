@@ -1,4 +1,4 @@
-"""Reads images or sounds for a language model: decodes them, prepares them, keeps the last ones.
+"""Reads images, videos or sounds for a language model: decodes, prepares and keeps them.
 
 Files are decoded in processes of their own and prepared on threads, so that none holds up the event
 loop. The same file, sent again or by several requests at once, is read once.
@@ -21,10 +21,13 @@ from model_server.loading.images.prepared import (
     with_digest,
 )
 from model_server.loading.images.sound_decoder import check_soundfile, sound_decoder
-from model_server.models.media.media_recipe import MediaRecipe
+from model_server.loading.images.video_decoder import check_av, video_decoder
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, VideoRecipe
 from model_server.sharing.audio.process import SoundForm
-from sax.chat import Image
+from sax.chat import Image, Video
 from sax.errors import InvalidRequest, QueueFull
+
+Parts = tuple[PreparedImage, ...]  # of one image, sound or video, each encoded by itself
 
 _KEPT = 256 << 20  # bytes of prepared images that no request needs
 _LIVING = 1 << 30  # bytes of prepared images that requests and the cache hold
@@ -51,26 +54,26 @@ class ImageReader:
         self._decode = _decoding(recipe, decoder)
         self._threads = ThreadPoolExecutor(2, "images")
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._reading: dict[bytes, asyncio.Task[PreparedImage]] = {}
-        self._cache: OrderedDict[bytes, PreparedImage] = OrderedDict()
+        self._reading: dict[bytes, asyncio.Task[Parts]] = {}
+        self._cache: OrderedDict[bytes, Parts] = OrderedDict()
         self._kept, self._most_waiting, self._waiting = kept, waiting, 0
 
-    async def read(self, images: Sequence[Image], owner: str = "") -> tuple[PreparedImage, ...]:
-        """Return the images, prepared. owner: who shares what is kept of them.
+    async def read(self, images: Sequence[Image], owner: str = "") -> tuple[Parts, ...]:
+        """Return the parts of each image, prepared. owner: who shares what is kept of them.
 
         Raises InvalidRequest naming an image that cannot be decoded, QueueFull, Unavailable.
         """
         return tuple(await asyncio.gather(*(self._read(image, owner) for image in images)))
 
-    async def _read(self, image: Image, owner: str) -> PreparedImage:
+    async def _read(self, image: Image, owner: str) -> Parts:
         loop = asyncio.get_running_loop()
-        key = await loop.run_in_executor(self._threads, key_of, image.data, owner)
+        key = await loop.run_in_executor(self._threads, key_of, image.data, f"{image.kind} {owner}")
         if (found := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
             return found
         if (task := self._reading.get(key)) is None:
             self._enter(len(image.data))
-            task = self._reading[key] = asyncio.create_task(self._prepared(image.data, owner))
+            task = self._reading[key] = asyncio.create_task(self._prepared(image, owner))
             task.add_done_callback(lambda done: self._end(key, len(image.data), done))
         try:
             # A caller who leaves does not stop what others wait for, too.
@@ -91,26 +94,34 @@ class ImageReader:
         self.living.check()
         self._waiting += size
 
-    async def _prepared(self, data: bytes, owner: str) -> PreparedImage:
+    async def _prepared(self, image: Image, owner: str) -> Parts:
         async with self._turns:
-            decoded = await self._decode(data)
-            made = await asyncio.get_running_loop().run_in_executor(
-                self._threads, lambda: with_digest(self.recipe.prepare(decoded), owner)
-            )
-        self.living.add(made)
-        return made
+            made = await self._made(image)
+            loop = asyncio.get_running_loop()
+            parts = await loop.run_in_executor(self._threads, lambda: _parts(made(), owner))
+        for part in parts:
+            self.living.add(part)
+        return parts
 
-    def _end(self, key: bytes, size: int, done: asyncio.Task[PreparedImage]) -> None:
+    async def _made(self, image: Image) -> Callable[[], PreparedMedia]:
+        """Decode an image and return what prepares it, which takes a while."""
+        if isinstance(image, Video):
+            assert self.recipe.video is not None, "the kinds of media are checked"
+            return await _video(image.data, self.recipe.video)
+        decoded = await self._decode(image.data)
+        return lambda: self.recipe.prepare(decoded)
+
+    def _end(self, key: bytes, size: int, done: asyncio.Task[Parts]) -> None:
         del self._reading[key]
         self._waiting -= size
         if not done.cancelled() and done.exception() is None:
             self._keep(key, done.result())
 
-    def _keep(self, key: bytes, image: PreparedImage) -> None:
-        if image.size > self._kept:
+    def _keep(self, key: bytes, parts: Parts) -> None:
+        if _size(parts) > self._kept:
             return
-        self._cache[key] = image
-        while sum(each.size for each in self._cache.values()) > self._kept:
+        self._cache[key] = parts
+        while sum(map(_size, self._cache.values())) > self._kept:
             self._cache.popitem(last=False)
 
 
@@ -122,6 +133,21 @@ def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
     check = check_soundfile if recipe.kind == "audio" else check_pillow
     check(f", or publish the model with {recipe.override}=false, for text only")
     return ImageReader(recipe)
+
+
+async def _video(data: bytes, recipe: VideoRecipe) -> Callable[[], PreparedMedia]:
+    check_av()
+    decoded = await asyncio.wrap_future(video_decoder().submit(data, recipe.form))
+    return lambda: recipe.prepare(decoded)
+
+
+def _parts(media: PreparedMedia, owner: str) -> Parts:
+    return tuple(with_digest(part, owner) for part in media.parts)
+
+
+def _size(parts: Parts) -> int:
+    """Return the bytes of all pieces."""
+    return sum(part.size for part in parts)
 
 
 def _decoding(

@@ -16,6 +16,8 @@ _RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class PreparedImage:
+    """An image, a window of a sound or a frame of a video: what is encoded by itself."""
+
     digest: bytes  # of the pieces and of whose image it is
     count: int  # p: its pieces
     pieces: bytes  # f32[p, C], little-endian
@@ -23,6 +25,7 @@ class PreparedImage:
     grid: tuple[int, int, int]  # frames, rows and columns of its vectors
     rows: int  # vectors that it becomes
     text: str  # that stands for it in a prompt
+    frame: int | None = None  # as of PreparedMedia
 
     @property
     def size(self) -> int:
@@ -80,10 +83,13 @@ def with_digest(media: PreparedMedia, owner: str) -> PreparedImage:
         each.astype(kind, copy=False).tobytes()
         for each, kind in ((media.pieces, "<f4"), (media.places, "<i4"))
     )
-    shape = repr((media.pieces.shape, media.places.shape, media.grid)).encode()
+    # The keys of its tokens are rotated by their positions, so these are part of what is shared.
+    shape = repr((media.pieces.shape, media.places.shape, media.grid, media.frame)).encode()
     digest = _digest(owner, shape, pieces, places)
     count = len(media.pieces)
-    return PreparedImage(digest, count, pieces, places, media.grid, media.rows, media.text)
+    return PreparedImage(
+        digest, count, pieces, places, media.grid, media.rows, media.text, media.frame
+    )
 
 
 def _digest(owner: str, *parts: bytes) -> bytes:

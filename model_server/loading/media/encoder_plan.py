@@ -88,6 +88,6 @@ def told_media(recipe: Recipe, weights: int) -> str:
     if media is None or rows is None:
         return ""
     return (
-        f" {media.many} of up to {media.rows} tokens, an encoder of {human(weights)} and memory "
-        f"for {rows} of its vectors"
+        f" {media.many} of up to {media.rows} tokens {media.counted}, an encoder of "
+        f"{human(weights)} and memory for {rows} of its vectors"
     )

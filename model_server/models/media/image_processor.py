@@ -7,6 +7,7 @@ scaled otherwise than in training is seen wrongly without a word.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -31,12 +32,19 @@ class ImageProcessor:
     """Values of one file. A null counts as absent. Every reader raises CheckpointError."""
 
     def __init__(
-        self, given: Mapping[str, Any], name: str, read: Collection[str], off: Collection[str] = ()
+        self,
+        given: Mapping[str, Any],
+        name: str,
+        read: Collection[str],
+        off: Collection[str] = (),
+        file: str = FILE,
     ) -> None:
         """name: how the type of the processors begins. read: the family's own keys.
 
-        off: switches of the family that are only supported if they are false or absent.
+        off: switches of the family that are only supported if they are false or absent. file: the
+        name of what was read.
         """
+        self._file = file
         self._given = {key: value for key, value in given.items() if value is not None}
         for key in _NAMES:
             if not str(self._given.get(key, name)).startswith(name):
@@ -51,7 +59,7 @@ class ImageProcessor:
         known = {*own, *read, *off, *_NAMES, *_ALWAYS, *_HARMLESS}
         if unknown := sorted(set(self._given) - known):
             raise CheckpointError(
-                f"{FILE} has keys that are not supported: {', '.join(unknown)}; if they change "
+                f"{file} has keys that are not supported: {', '.join(unknown)}; if they change "
                 f"nothing, remove them, or publish the model with IMAGES=false, for text only"
             )
 
@@ -60,6 +68,19 @@ class ImageProcessor:
         if type(value) is not int or not least <= value <= most:
             raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
+
+    def equal(self, wanted: Mapping[str, int], whose: str) -> None:
+        """Check that keys have these values, or are absent."""
+        for key, value in wanted.items():
+            if self.whole(key, value) != value:
+                raise self.wrong(key, f"{whose}, {value}")
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number above 0."""
+        value = self._given.get(key, default)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.wrong(key, "a number above 0")
+        return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self._given.get(key, default)
@@ -111,7 +132,7 @@ class ImageProcessor:
 
     def wrong(self, key: str, wanted: str) -> CheckpointError:
         shown = json.dumps(self._given.get(key))
-        return CheckpointError(f"{FILE} has {key} = {shown}; supported: {wanted}: {_REMEDY}")
+        return CheckpointError(f"{self._file} has {key} = {shown}; supported: {wanted}: {_REMEDY}")
 
 
 class Scales:

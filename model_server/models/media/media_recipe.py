@@ -17,18 +17,46 @@ from flax import nnx
 
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
+from model_server.sharing.videos.process import VideoForm
 
 OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
 
 
 class PreparedMedia(NamedTuple):
-    """One image or sound, cut into the pieces that its encoder takes."""
+    """An image, a sound or a part of one, cut into the pieces that its encoder takes."""
 
     pieces: np.ndarray  # f32[p, C]
     places: np.ndarray  # i32[p, K]: of each piece, what the encoder needs beside its numbers
     grid: tuple[int, int, int]  # frames, rows and columns of its vectors, as positions count them
     rows: int  # vectors that it becomes
     text: str  # the control tokens that replace the placeholder: `rows` of them are the token
+    # Of a video whose frames follow each other without texts: this frame's position behind the
+    # first one's, whose grid it shares; None: it begins behind what is before it.
+    frame: int | None = None
+    after: tuple[PreparedMedia, ...] = ()  # further parts, each encoded by itself
+
+    @property
+    def parts(self) -> tuple[PreparedMedia, ...]:
+        return (self, *self.after)
+
+
+class DecodedVideo(NamedTuple):
+    """The frames of a video that a model takes."""
+
+    frames: np.ndarray  # u8[T, h, w, 3]
+    indices: tuple[int, ...]  # of these frames among all
+    rate: float  # frames a second of the whole video
+    total: int  # its frames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoRecipe:
+    """How an encoder of images takes videos: frame after frame, or pair after pair."""
+
+    form: VideoForm  # which frames are decoded, and of which size
+    prepare: Callable[[DecodedVideo], PreparedMedia]
+    placeholder: str  # what chat templates write, once for each video
+    token: int  # the id whose places the vectors take
 
 
 class MediaEncoder(Protocol):
@@ -58,12 +86,19 @@ class MediaRecipe:
     columns: int  # K
     per_row: int  # pieces that become one vector
     width: int  # W: the model's embed, times 1 + `levels`
-    pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
+    pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is a part's most
     seconds: int = 0  # the longest sound, rounded up; 0: images
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
+    video: VideoRecipe | None = None  # None: it takes no videos
+    counted: str = "each"  # for users: what has up to `rows` vectors
+
+    @property
+    def tokens(self) -> frozenset[int]:
+        """The ids whose places vectors take."""
+        return frozenset({self.token} | ({self.video.token} if self.video else set()))
 
     @property
     def override(self) -> str:
@@ -82,5 +117,5 @@ class MediaRecipe:
 
     @property
     def rows(self) -> int:
-        """Most vectors of one image."""
+        """Most vectors of one image, or of a part that is encoded by itself."""
         return self.pieces[-1] // self.per_row

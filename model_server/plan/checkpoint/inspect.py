@@ -155,7 +155,8 @@ def _fit_media(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
         return
     size = sum(math.prod(each.shape) for each in encoder.declarations)
     seen = "seen" if media.kind == "image" else "none, but sounds are taken"
-    report.images = f"{seen}, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
+    tokens = f"up to {media.rows} tokens {media.counted}"
+    report.images = f"{seen}, {tokens}, by an encoder of {size:,} parameters"
     report.problems += encoder_problems(encoder, checkpoint, media, shown=_NAMED)
 
 

@@ -20,15 +20,15 @@ def with_images(
     """
     assert loaded.images is not None
     recipe = loaded.images.recipe
-    places = places_of(asked.prompt, recipe.token, [image.rows for image in images])
+    places = places_of(asked.prompt, recipe.tokens, [image.rows for image in images])
     spans = tuple(
         MediaSpan(image.digest, runs_of(each), image.count, image.pieces, image.places)
         for image, each in zip(images, places, strict=True)
     )
     if not recipe.triples:
         return replace(asked, media=spans)
-    grids = [image.grid for image in images]
     length = len(asked.prompt)
+    grids = [(image.grid, image.frame) for image in images]
     positions, following = triples_of(length, places, grids)
     told = positions.astype("<i4").tobytes()
     return replace(asked, media=spans, positions=told, shift=following - length)

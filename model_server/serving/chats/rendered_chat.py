@@ -10,7 +10,7 @@ from model_server.loading.loaded import Loaded
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.serving.chats.placeholders import expanded
 from model_server.text.text_length import check_messages
-from sax.chat import Image, Sound, ToolChoice, images_of
+from sax.chat import Image, ToolChoice, images_of
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.table import TOOLS_BYTES
 from sax.format import quoted
@@ -24,7 +24,7 @@ class RenderedChat:
     """Text for `encode_chat`: control tokens count, except where users wrote them."""
 
     text: str
-    images: tuple[PreparedImage, ...] = ()  # whose tokens are in the text
+    images: tuple[PreparedImage, ...] = ()  # or their parts, whose tokens are in the text
 
 
 def is_chat(prompt: Prompt) -> bool:
@@ -55,32 +55,46 @@ async def rendered(
         return RenderedChat(await loaded.chat_template.rendered(messages, chat))
     if loaded.images is None:
         raise UnsupportedParameter(
-            f"{images[0].name} is {_kind(images[0])}, and this model reads only text: leave it "
-            f"out, or ask a model that takes {_kind(images[0]).partition(' ')[2]}s",
+            f"{images[0].name} is {_KINDS[images[0].kind]}, and this model reads only text: leave "
+            f"it out, or ask a model that takes {_plural(images[0].kind)}",
             param=images[0].name,
         )
     check_kinds(images, loaded.images.recipe)
     text = await loaded.chat_template.rendered(messages, chat)
     prepared = await loaded.images.read(images, owner)
-    texts = [image.text for image in prepared]
-    return RenderedChat(expanded(text, loaded.images.recipe.placeholder, texts), prepared)
+    texts = [
+        (_placeholder(loaded.images.recipe, image), "".join(part.text for part in parts))
+        for image, parts in zip(images, prepared, strict=True)
+    ]
+    each = tuple(part for parts in prepared for part in parts)
+    return RenderedChat(expanded(text, texts), each)
 
 
 def check_kinds(media: Sequence[Image], recipe: MediaRecipe) -> None:
-    """Raise UnsupportedParameter naming a sound for a model that sees, or an image for one that
-    hears."""
-    hears = recipe.kind == "audio"
+    """Raise UnsupportedParameter naming a medium of a kind that the model does not take."""
+    taken = [recipe.kind, *(["video"] if recipe.video else [])]
     for each in media:
-        if isinstance(each, Sound) != hears:
+        if each.kind not in taken:
+            names = " and ".join(["texts", *(_plural(kind) for kind in taken)])
             raise UnsupportedParameter(
-                f"{each.name} is {_kind(each)}, and this model takes texts and "
-                f"{'sounds' if hears else 'images'}: leave it out, or ask another model",
+                f"{each.name} is {_KINDS[each.kind]}, and this model takes {names}: leave it out, "
+                "or ask another model",
                 param=each.name,
             )
 
 
-def _kind(medium: Image) -> str:
-    return "a sound" if isinstance(medium, Sound) else "an image"
+def _placeholder(recipe: MediaRecipe, image: Image) -> str:
+    """Return what a chat template writes for it."""
+    if image.kind == "video" and recipe.video is not None:
+        return recipe.video.placeholder
+    return recipe.placeholder
+
+
+def _plural(kind: str) -> str:
+    return f"{_KINDS[kind].partition(' ')[2]}s"
+
+
+_KINDS = {"image": "an image", "audio": "a sound", "video": "a video"}
 
 
 def check_options(chat: ChatOptions) -> None:

@@ -62,7 +62,7 @@ def _prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
 
     Raises RefusedSound, MemoryError.
     """
-    samples = decoded(data, form.most_seconds)
+    samples = decoded(data, form)
     if not form.bins:
         return samples, len(samples)
     count, least = len(samples), max(_LEAST, form.least_frames * HOP)
@@ -71,12 +71,12 @@ def _prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
     return spectrogram(samples, form.bins), count
 
 
-def decoded(data: bytes, most_seconds: int) -> np.ndarray:
+def decoded(data: bytes, form: SoundForm) -> np.ndarray:
     """Return a sound's samples f32[N], mono at 16 kHz. Raises RefusedSound, MemoryError."""
     if not data:
         raise RefusedSound(f"is empty: send the bytes of a {_NAMED}")
     try:
-        samples = np.concatenate([*_resampled(data, most_seconds)])
+        samples = np.concatenate([*_resampled(data, form)])
     except (RefusedSound, MemoryError):
         raise
     except soundfile.LibsndfileError as exc:
@@ -97,18 +97,18 @@ class _Forwards(soundfile.SoundFile):
         return False
 
 
-def _resampled(data: bytes, most_seconds: int) -> Iterator[np.ndarray]:
+def _resampled(data: bytes, form: SoundForm) -> Iterator[np.ndarray]:
     """Yield the mixed sound piece by piece. Some headers lie about lengths: count, too."""
     seconds = 0.0
     for part in _parts_of(data):
         held = BytesIO(part)
         with _Forwards(held) as file:
-            _check(file, seconds, most_seconds)
+            _check(file, seconds, form)
             resampler, read = Resampler(file.samplerate, RATE), 0
             for block in _blocks(file):
                 read += len(block)
-                if seconds + read / file.samplerate > most_seconds:
-                    raise RefusedSound(_too_long("more samples than that", most_seconds))
+                if seconds + read / file.samplerate > form.most_seconds:
+                    raise RefusedSound(_too_long("more samples than that", form))
                 yield resampler.feed(block.mean(1, dtype=np.float32))
             _check_end(file, read, len(part) - held.tell())
             seconds += read / file.samplerate
@@ -126,7 +126,7 @@ def _blocks(file: soundfile.SoundFile) -> Iterator[np.ndarray]:
         left -= len(block)
 
 
-def _check(file: soundfile.SoundFile, before: float, most_seconds: int) -> None:
+def _check(file: soundfile.SoundFile, before: float, form: SoundForm) -> None:
     """Check the header, before a sample is decoded. before: seconds of the parts before it."""
     if file.format not in _FORMATS:
         raise RefusedSound(f"is a {file.format} file: send a {_NAMED}")
@@ -137,8 +137,8 @@ def _check(file: soundfile.SoundFile, before: float, most_seconds: int) -> None:
             f"has {file.samplerate} samples a second: send from {_RATES[0]} to {_RATES[1]}"
         )
     seconds = before + file.frames / file.samplerate
-    if file.frames != _UNKNOWN and seconds > most_seconds:
-        raise RefusedSound(_too_long(f"{seconds:,.0f} s", most_seconds))
+    if file.frames != _UNKNOWN and seconds > form.most_seconds:
+        raise RefusedSound(_too_long(f"{seconds:,.0f} s", form))
 
 
 def _check_end(file: soundfile.SoundFile, read: int, left: int) -> None:
@@ -154,15 +154,14 @@ def _check_end(file: soundfile.SoundFile, read: int, left: int) -> None:
         )
 
 
-def _too_long(has: str, most_seconds: int) -> str:
-    if most_seconds < _MINUTE:  # no model of transcripts has such a bound
-        return (
-            f"is too long ({has}): this model takes at most {most_seconds} s of each; send it in "
-            "parts"
-        )
+def _too_long(has: str, form: SoundForm) -> str:
+    minutes, seconds = divmod(form.most_seconds, _MINUTE)
+    most = f"{form.most_seconds} s" if seconds or not minutes else f"{minutes} minutes"
+    if not form.bins:  # of a model without the override
+        return f"is too long ({has}): this model takes at most {most} of each; send it in parts"
     return (
-        f"is too long ({has}): this model takes at most {most_seconds // _MINUTE} minutes "
-        "(override MAX_AUDIO_MINUTES); send it in parts"
+        f"is too long ({has}): this model takes at most {most} (override MAX_AUDIO_MINUTES); send "
+        "it in parts"
     )
 
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+_QWEN_SIDES = 200  # the longer side in shorter ones, beyond which transformers refuses an image
+_CUT_SIDES = 100  # beyond it, an image that is cut to a square would grow without need
 BILINEAR = 2  # Pillow's number
 BICUBIC = 3
 
@@ -39,6 +41,11 @@ class SquareForm(msgspec.Struct, frozen=True, array_like=True, tag="square"):
     shortest: int | None  # pixels of the shorter side before the cut; None: squeezed to the square
     resample: int  # Pillow's number of a filter: 0 nearest, 2 bilinear, 3 bicubic, ...
 
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None if self.shortest is None else _CUT_SIDES
+
     def fit(self, width: int, height: int) -> ImageFit:
         resized = self._resized(width, height)
         left, top = ((side - self.size) // 2 for side in resized)
@@ -62,6 +69,11 @@ class MultiplesForm(msgspec.Struct, frozen=True, array_like=True, tag="multiples
     least: int  # pixels of an image
     most: int
     resample: int = BICUBIC
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return _QWEN_SIDES
 
     def fit(self, width: int, height: int) -> ImageFit:
         resized = self._resized(width, height)
@@ -89,6 +101,11 @@ class LongestForm(msgspec.Struct, frozen=True, array_like=True, tag="longest"):
     longest: int  # pixels of a side, before it is rounded
     resample: int = BICUBIC
 
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
     def fit(self, width: int, height: int) -> ImageFit:
         by = max(height / self.longest, width / self.longest, 1)
         # No side of an image that is long and thin is rounded to nothing.
@@ -107,6 +124,11 @@ class TilesForm(msgspec.Struct, frozen=True, array_like=True, tag="tiles"):
     most: int  # tiles of a grid
     enlarged: bool = False  # to the largest grid that it fills, however small it is
     resample: int = BILINEAR
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
 
     def fit(self, width: int, height: int) -> ImageFit:
         wide, high = self._grid(width, height)

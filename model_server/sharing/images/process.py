@@ -11,7 +11,6 @@ from model_server.sharing.confined.process import ConfinedProcess
 from model_server.sharing.images.forms import ImageForm
 
 MAX_PIXELS = 50_000_000  # of an image as it was sent
-MAX_SIDES = 100  # the longer side of an image in shorter ones
 
 
 class ImageAsk(msgspec.Struct, frozen=True, array_like=True):

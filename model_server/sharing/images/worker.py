@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.images.forms import ImageForm
-from model_server.sharing.images.process import MAX_PIXELS, MAX_SIDES, ImageAnswer, ImageAsk
+from model_server.sharing.images.process import MAX_PIXELS, ImageAnswer, ImageAsk
 
 # Decodes images with Pillow and brings them into a model's form.
 #
@@ -32,12 +32,15 @@ class RefusedImage(Exception):
 
 def prepared(data: bytes, form: ImageForm) -> ImageAnswer:
     """Return the pixels of an encoded image in its form. Raises RefusedImage, MemoryError."""
-    image = _in_form(decoded(data), form)
+    image = _in_form(decoded(data, form.sides), form)
     return ImageAnswer("pixels", image.tobytes(), height=image.height, width=image.width)
 
 
-def decoded(data: bytes) -> Image.Image:
-    """Return the image as RGB, upright and on white. Raises RefusedImage, MemoryError."""
+def decoded(data: bytes, sides: int | None = None) -> Image.Image:
+    """Return the image as RGB, upright and on white. sides: as of a form.
+
+    Raises RefusedImage, MemoryError.
+    """
     if not data:
         raise RefusedImage("is empty: send the bytes of a JPEG, PNG or WebP file")
     Image.MAX_IMAGE_PIXELS = MAX_PIXELS
@@ -46,7 +49,7 @@ def decoded(data: bytes) -> Image.Image:
             warnings.simplefilter("ignore")  # remarks on palettes and the like
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(BytesIO(data), formats=FORMATS) as image:
-                _check(image)
+                _check(image, sides)
                 return _opaque(ImageOps.exif_transpose(image))
     except (RefusedImage, MemoryError):
         raise
@@ -68,14 +71,14 @@ def _opaque(image: Image.Image) -> Image.Image:
     return white
 
 
-def _check(image: Image.Image) -> None:
+def _check(image: Image.Image, sides: int | None) -> None:
     """Look at the header, before a pixel is decoded."""
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise RefusedImage(_too_large(f"{width} x {height}"))
-    if max(width, height) > MAX_SIDES * min(width, height):
+    if sides is not None and max(width, height) > sides * min(width, height):
         raise RefusedImage(
-            f"has {width} x {height} pixels: one side may be at most {MAX_SIDES} times the other"
+            f"has {width} x {height} pixels: one side may be at most {sides} times the other"
         )
     # A JPEG with several pictures holds previews and the like: the first one is the photograph.
     if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:

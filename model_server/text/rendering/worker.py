@@ -80,8 +80,14 @@ class ContentForm:
             parts = (guard(part) if isinstance(part, str) else self.image for part in content)
             return "\n".join(parts)
         # Some templates look for a part's type, and some for a key of that name.
-        place = {"type": self.kind} | ({} if self.kind == "image" else {self.kind: ""})
-        return [_text(guard(part)) if isinstance(part, str) else place for part in content]
+        return [
+            _text(guard(part)) if isinstance(part, str) else self._place(part.kind)
+            for part in content
+        ]
+
+    def _place(self, kind: str) -> dict[str, str]:
+        kind = "video" if kind == "video" else self.kind
+        return {"type": kind} | ({} if kind == "image" else {kind: ""})
 
 
 _TEXTS = ContentForm()

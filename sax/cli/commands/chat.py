@@ -16,7 +16,7 @@ import typer
 
 from sax.cli.commands.requests import NoStream, Priority, Timeout
 from sax.cli.conversation import Conversation
-from sax.cli.image_files import ImageFiles, SoundFiles
+from sax.cli.image_files import ImageFiles, SoundFiles, VideoFiles
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
@@ -209,6 +209,7 @@ def chat(
     timeout: Timeout = None,
     image: ImageFiles = None,
     audio: SoundFiles = None,
+    video: VideoFiles = None,
     no_stream: NoStream = False,
     mcp: Annotated[
         list[str] | None,
@@ -233,7 +234,7 @@ def chat(
 ) -> Results:
     """Chat with a model.
 
-    With QUESTION, asks it once and exits. Images and sounds come with the first
+    With QUESTION, asks it once and exits. Images, sounds and videos come with the first
     message. In a conversation,
     Ctrl-C stops an answer, /help lists what else there is, and Ctrl-D leaves. The lines that were
     typed are kept for the arrow keys, in ~/.local/state/sax/chat_history.
@@ -252,6 +253,7 @@ def chat(
             client, model, sampling, system, priority, timeout, stream=not no_stream
         )
         conversation.files, conversation.sounds = [*(image or ())], [*(audio or ())]
+        conversation.videos = [*(video or ())]
         if mcp:
             conversation.tools = opened.enter_context(_tools(mcp, yes=mcp_yes))
             conversation.tool_choice = tool_choice

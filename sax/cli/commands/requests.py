@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sax.cli.conversation import print_answer
-from sax.cli.image_files import ImageFiles, SoundFiles, with_images
+from sax.cli.image_files import ImageFiles, SoundFiles, VideoFiles, with_images
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
@@ -59,12 +59,13 @@ def generate(
     timeout: Timeout = None,
     image: ImageFiles = None,
     audio: SoundFiles = None,
+    video: VideoFiles = None,
     no_stream: NoStream = False,
 ) -> Results:
     """Continue a text with a model.
 
-    Prints the generated text as it streams in. With --image or --audio, the text and the images or
-    sounds are a user's message, which the model answers.
+    Prints the generated text as it streams in. With --image, --audio or --video, the text and the
+    files are a user's message, which the model answers.
 
     \b
     Examples:
@@ -75,10 +76,10 @@ def generate(
       sax generate /sax/test/qwen2-audio "Who speaks?" --audio talk.mp3
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    chat = (Message("user", with_images(text, image, audio)),)
+    chat = (Message("user", with_images(text, image, audio, video)),)
     request = GenerateRequest(
         model_id=model,
-        prompt=chat if image or audio else text,
+        prompt=chat if image or audio or video else text,
         sampling=sampling,
         priority=priority,
         timeout_s=timeout,

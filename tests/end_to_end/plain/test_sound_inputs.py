@@ -16,19 +16,19 @@ import soundfile
 import sax
 from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
-from tests.end_to_end.hearing_model import CASE, hearing_model
-from tests.model_server.models.media.media_cases import images_of, load_media
+from tests.end_to_end.hearing_model import CASE, VOXTRAL, hearing_model
+from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
-from tests.tools.golden.media.qwen_audio import SOFT
+from tests.tools.golden.media.sounds import SOFT
 
 AUDIO = "/sax/test/audio"
 TOKENS = 4
 
 
 @cache
-def file_of(number: int) -> bytes:
+def file_of(number: int, case: str = CASE) -> bytes:
     file = io.BytesIO()
-    soundfile.write(file, images_of(CASE)[number], 16_000, format="WAV", subtype="PCM_16")
+    soundfile.write(file, images_of(case)[number], 16_000, format="WAV", subtype="PCM_16")
     return file.getvalue()
 
 
@@ -41,35 +41,36 @@ def cell_with_audio(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cell.sax("unpublish", AUDIO)
 
 
-def sound(number: int) -> dict[str, Any]:
-    data = base64.b64encode(file_of(number)).decode()
+def sound(number: int, case: str = CASE) -> dict[str, Any]:
+    data = base64.b64encode(file_of(number, case)).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
-def messages(*order: int) -> list[dict[str, Any]]:
+def messages(*order: int, case: str = CASE) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [{"type": "text", "text": "Hear"}]
-    parts += [sound(number) for number in order]
+    parts += [sound(number, case) for number in order]
     return [{"role": "user", "content": [*parts, {"type": "text", "text": "?"}]}]
 
 
-def post(cell: Cell, path: str, **body: Any) -> Any:
-    reply = cell.http.post(path, json={"model": AUDIO, **body})
+def post(cell: Cell, path: str, model: str = AUDIO, **body: Any) -> Any:
+    reply = cell.http.post(path, json={"model": model, **body})
     assert reply.status_code == 200, reply.text
     return reply.json()
 
 
-def chat(cell: Cell, *order: int) -> list[int]:
+def chat(cell: Cell, asked: list[dict[str, Any]], model: str = AUDIO) -> list[int]:
     """The tokens of the greedy answer."""
     settings = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
-    asked = {"messages": messages(*order), "return_token_ids": True, **settings}
-    return post(cell, "/v1/chat/completions", **asked)["choices"][0]["token_ids"]
+    body = {"messages": asked, "return_token_ids": True, **settings}
+    return post(cell, "/v1/chat/completions", model, **body)["choices"][0]["token_ids"]
 
 
-def whole_answer(ids: list[int], *order: int) -> list[int]:
+def whole_answer(ids: list[int], *order: int, case: str = CASE) -> list[int]:
     """What the whole model answers to these tokens and sounds."""
-    decoder, encoder, recipe = load_media(CASE)
+    decoder, encoder, recipe = load_media(case)
     media = recipe_of(recipe)
-    files = [media.prepare(images_of(CASE)[number]) for number in order]
+    files = parts_of(media, case, order)
+    assert ids.count(SOFT) == sum(each.rows for each in files)
     model = WholePrompts(decoder, media, seen(encoder, media, files), files, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):
@@ -81,12 +82,22 @@ def whole_answer(ids: list[int], *order: int) -> list[int]:
 def test_a_chat_about_sounds_is_the_whole_models(
     cell_with_audio: Cell, order: tuple[int, ...]
 ) -> None:
-    ids = post(cell_with_audio, "/tokenize", messages=messages(*order))["tokens"]
-    rows = [
-        recipe_of(load_media(CASE)[2]).prepare(images_of(CASE)[number]).rows for number in order
-    ]
-    assert ids.count(SOFT) == sum(rows)
-    assert chat(cell_with_audio, *order) == whole_answer(ids, *order)
+    asked = messages(*order)
+    ids = post(cell_with_audio, "/tokenize", messages=asked)["tokens"]
+    assert chat(cell_with_audio, asked) == whole_answer(ids, *order)
+
+
+@pytest.mark.nightly
+def test_a_chat_about_sounds_of_several_windows_is_the_whole_models(
+    cell: Cell, tmp_path: Path
+) -> None:
+    model, asked = "/sax/test/voxtral", messages(1, 0, case=VOXTRAL)
+    folder = hearing_model(tmp_path / "voxtral", VOXTRAL)
+    overrides = {"MAX_CONTEXT": 256, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
+    cell.publish(str(folder), model=model, model_path="auto", overrides=overrides)
+    ids = post(cell, "/tokenize", model, messages=asked)["tokens"]
+    assert chat(cell, asked, model) == whole_answer(ids, 1, 0, case=VOXTRAL)
+    cell.sax("unpublish", model)
 
 
 def test_every_door_hears_the_same_sound(

@@ -87,7 +87,7 @@ def test_a_call_whose_arguments_were_cut_is_sent_as_it_is() -> None:
             {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "mcp"}]},
             "messages[0].tool_calls[0].type",
         ),
-        ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "video"}]}, "messages[0].content[0].type"),
         (
             {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
             "messages[0].content[0].cache_control",

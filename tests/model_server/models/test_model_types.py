@@ -60,6 +60,7 @@ def test_all_types_and_families_are_tried() -> None:
         "qwen2_5_vl",
         "qwen3_vl",
         "qwen3_vl_moe",
+        "voxtral",
     }
     # Heads of the other configs are too small for the usual sections of these.
     others |= {"qwen2_vl_text", "qwen2_5_vl_text"}

@@ -114,7 +114,7 @@ def test_a_model_whose_images_see_both_ways_fits_and_its_steps_are_compiled(
     assert main([str(config), f"--topology={chip}:1x1", *sizes, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [bucket["blocks"] for bucket in plan["buckets"]][:2] == [0, 1]
-    assert any("images of up to 4 tokens" in note for note in plan["notes"])
+    assert any("images of up to 4 tokens each" in note for note in plan["notes"])
 
 
 @pytest.mark.nightly

@@ -13,6 +13,7 @@ from PIL import Image
 
 from model_server.services.saxml_services import message_of
 from model_server.serving.batch_servable import BatchServable
+from model_server.sharing.audio.process import SoundForm
 from model_server.sharing.audio.worker import decoded
 from sax.chat import Message, Sound
 from sax.errors import (
@@ -482,4 +483,4 @@ def test_samples_become_a_sound_of_the_same_samples() -> None:
     assert message == Message("user", (sound, "?"))
     assert isinstance(sound, Sound)
     assert (sound.name, text) == ("items[0].audio_float_samples", "?")
-    np.testing.assert_array_equal(decoded(sound.data, 1), samples)
+    np.testing.assert_array_equal(decoded(sound.data, SoundForm(0, 0, 1)), samples)

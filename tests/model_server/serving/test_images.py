@@ -132,7 +132,7 @@ async def test_too_many_images_are_refused_before_they_are_read() -> None:
         await served.load(VISION, "fake.Seeing")
         (error,) = await answers(served, (A,) * 17)
         assert isinstance(error, SaxError)
-        assert "17 images and sounds; at most 16" in error.text
+        assert "17 images, sounds and videos; at most 16" in error.text
 
 
 async def test_an_answer_that_was_begun_goes_on_behind_its_text() -> None:

@@ -20,6 +20,7 @@ from sax.types import (
     SamplingParams,
     ServableStatus,
     Sound,
+    Video,
 )
 from tests.sax.cli.fake_cell import FakeCell
 
@@ -307,16 +308,17 @@ def test_images_come_before_the_text_of_the_first_message(
     assert "cannot be read" in missing.stderr
 
 
-def test_sounds_come_before_the_text_of_the_first_message(
-    cell: FakeCell, sax: Sax, tmp_path: Path
+@pytest.mark.parametrize(("option", "kind"), [("--audio", Sound), ("--video", Video)])
+def test_sounds_and_videos_come_before_the_text_of_the_first_message(
+    option: str, kind: type[Sound | Video], cell: FakeCell, sax: Sax, tmp_path: Path
 ) -> None:
     cell.holds(MODEL)
-    file = tmp_path / "a.wav"
+    file = tmp_path / "a.file"
     file.write_bytes(b"RIFF")
-    sound = Sound(b"RIFF", str(file))
-    assert sax("generate", MODEL, "who", "--audio", str(file)).stdout == "WHO\n"
+    sound = kind(b"RIFF", str(file))
+    assert sax("generate", MODEL, "who", option, str(file)).stdout == "WHO\n"
     assert cell.asked[0].prompt == (Message("user", (sound, "who")),)
-    assert sax("chat", MODEL, "--audio", str(file), stdin="who\nand now\n").exit_code == 0
+    assert sax("chat", MODEL, option, str(file), stdin="who\nand now\n").exit_code == 0
     assert cell.asked[2].prompt[0] == Message("user", (sound, "who"))
     assert cell.asked[2].prompt[2] == Message("user", "and now")
 

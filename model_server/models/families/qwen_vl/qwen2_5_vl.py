@@ -1,12 +1,13 @@
 """Qwen2.5-VL: Qwen2-VL with a tower of RMS norms, gated feed-forwards and attention in windows.
 
 Source: Bai et al. 2025 (arXiv:2502.13923); names and config keys are those of Hugging Face's
-`Qwen2_5_VLForConditionalGeneration`. Videos are refused.
+`Qwen2_5_VLForConditionalGeneration`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flax import nnx
@@ -24,13 +25,14 @@ from model_server.models.media.qwen.tower_keys import (
     vision_keys,
     whole_numbers,
 )
-from model_server.models.media.qwen.vision_encoder import OUTER, TOKENS
+from model_server.models.media.qwen.vision_encoder import OUTER, QWEN2, TOKENS, Timing, apart
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
 KEYS = KnownKeys("qwen2_5_vl", (*DECODER, *WINDOWS, *OUTER), {**DECODER_OFF, **TOKENS})
 _VISION = ("fullatt_block_indexes", "intermediate_size", "out_hidden_size", "window_size")
+_VISION += ("tokens_per_second",)
 _VISION_DEFAULTS = {
     "depth": 32,
     "hidden_act": "silu",
@@ -38,16 +40,28 @@ _VISION_DEFAULTS = {
     "intermediate_size": 3420,
     "num_heads": 16,
     "out_hidden_size": 3584,
+    "tokens_per_second": 4,
     "window_size": 112,
 }
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    return recipe_of(ConfigKeys(config, KEYS, DEFAULTS), values, _tower)
+    return recipe_of(ConfigKeys(config, KEYS, DEFAULTS), values, _tower, _KIND)
+
+
+def _vision_keys(keys: ConfigKeys) -> ConfigKeys:
+    return vision_keys(keys, _VISION, _VISION_DEFAULTS)
+
+
+def _timing(keys: ConfigKeys) -> Timing:
+    return apart(_vision_keys(keys).whole("tokens_per_second"))
+
+
+_KIND = replace(QWEN2, timing=_timing)
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:
-    keys = vision_keys(keys, _VISION, _VISION_DEFAULTS)
+    keys = _vision_keys(keys)
     sizes = sizes_of(keys, keys.whole("hidden_size"))
     pixels = sizes["patch"][2] * sizes["merge"]  # of a vector's side
     window = keys.whole("window_size") // pixels

@@ -1,7 +1,7 @@
 """Qwen2-VL: Qwen2 rotated by triples of positions, with a vision tower for images of any size.
 
 Source: Wang et al. 2024 (arXiv:2409.12191); names and config keys are those of Hugging Face's
-`Qwen2VLForConditionalGeneration`. Videos are refused.
+`Qwen2VLForConditionalGeneration`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.media.qwen.tower import MergerNames, TowerShape
 from model_server.models.media.qwen.tower_keys import layer_norm, plain_ffw, sizes_of, vision_keys
-from model_server.models.media.qwen.vision_encoder import CLIP, OUTER, TOKENS, qwen_vision
+from model_server.models.media.qwen.vision_encoder import (
+    OUTER,
+    QWEN2,
+    TOKENS,
+    QwenKind,
+    qwen_vision,
+)
 from model_server.models.recipe import Family, Recipe, serving
 
 KEYS = KnownKeys("qwen2_vl", (*DECODER, *WINDOWS, *OUTER), {**DECODER_OFF, **TOKENS})
@@ -43,7 +49,10 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def recipe_of(
-    keys: ConfigKeys, values: Mapping[str, Any], tower: Callable[[ConfigKeys], TowerShape]
+    keys: ConfigKeys,
+    values: Mapping[str, Any],
+    tower: Callable[[ConfigKeys], TowerShape],
+    kind: QwenKind = QWEN2,
 ) -> Recipe:
     """Build the recipe of Qwen2 with a tower."""
     shapes = layer_shapes(keys)
@@ -54,7 +63,7 @@ def recipe_of(
         rope=triple_rope(keys, shapes[0].head_dim, (16, 24, 24), base=1e6, in_turn=False),
         attention=qwen2_attention,
     )
-    return replace(recipe, media=qwen_vision(keys, values, tower, CLIP, recipe.embed))
+    return replace(recipe, media=qwen_vision(keys, values, tower, kind, recipe.embed))
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:

@@ -1,7 +1,7 @@
 """Qwen3-VL: Qwen3 rotated by triples of positions; its tower also feeds the first layers.
 
 Source: Bai et al. 2025 (arXiv:2511.21631), Meng et al. 2024 (arXiv:2406.04334); names and config
-keys are those of Hugging Face's `Qwen3VLForConditionalGeneration`. Videos are refused.
+keys are those of Hugging Face's `Qwen3VLForConditionalGeneration`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.media.qwen.learned_tower import learned_tower
-from model_server.models.media.qwen.vision_encoder import HALVES, OUTER, TOKENS, qwen_vision
+from model_server.models.media.qwen.vision_encoder import OUTER, QWEN3, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
 
@@ -46,7 +46,7 @@ def rope(keys: ConfigKeys, head_dim: int) -> Rope:
 
 def vision(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> MediaRecipe | None:
     """Return the recipe of the vision encoder. Raises CheckpointError, InvalidRequest."""
-    made = qwen_vision(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), HALVES, embed)
+    made = qwen_vision(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), QWEN3, embed)
     layers = keys.whole("num_hidden_layers")
     if made is not None and made.levels > layers:
         raise CheckpointError(

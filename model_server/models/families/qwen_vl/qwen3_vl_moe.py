@@ -1,7 +1,7 @@
 """Qwen3-VL with experts: Qwen3-MoE rotated by triples of positions, with Qwen3-VL's tower.
 
 Source: Bai et al. 2025 (arXiv:2511.21631); names and config keys are those of Hugging Face's
-`Qwen3VLMoeForConditionalGeneration`. Videos are refused.
+`Qwen3VLMoeForConditionalGeneration`.
 """
 
 from __future__ import annotations

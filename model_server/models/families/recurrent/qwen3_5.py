@@ -28,7 +28,7 @@ from model_server.models.layers.delta_net import DeltaShape, DeltaSources, Gated
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.media.qwen.learned_tower import learned_tower
 from model_server.models.media.qwen.tower import TowerShape
-from model_server.models.media.qwen.vision_encoder import HALVES, OUTER, TOKENS, qwen_vision
+from model_server.models.media.qwen.vision_encoder import OUTER, QWEN3, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
@@ -40,7 +40,7 @@ OTHER_PARTS = {
     **ignored("mamba_ssm_dtype", "attn_output_gate"),
 }
 KEYS = KnownKeys("qwen3_5", (*DECODER, *DELTA, *OUTER), {**DECODER_OFF, **OTHER_PARTS})
-_IMAGE_TOKEN = 248056
+_KIND = replace(QWEN3, tokens=(248056, 248057))
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
@@ -66,7 +66,7 @@ def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Rec
     share = keys.number("partial_rotary_factor")
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
     recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope, ffw)
-    media = qwen_vision(keys, values, _tower, HALVES, recipe.embed, token=_IMAGE_TOKEN)
+    media = qwen_vision(keys, values, _tower, _KIND, recipe.embed)
     return replace(recipe, media=media)
 
 

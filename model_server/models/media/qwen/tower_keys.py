@@ -17,7 +17,7 @@ from sax.errors import CheckpointError
 
 SIZES = ("depth", "hidden_act", "hidden_size", "num_heads", "patch_size", "rope_parameters")
 SIZES += ("spatial_merge_size", "temporal_patch_size")
-# Images have three colours; the rest is of videos, and a patch's size once more.
+# Images have three colours; the rest is read for videos, and a patch's size once more.
 HARMLESS: Harmless = {
     "in_channels": one_of(3),
     "in_chans": one_of(3),

@@ -1,20 +1,26 @@
-"""Image input of Qwen2-VL and its successors: the recipe around a tower, from a checkpoint."""
+"""Image and video input of Qwen2-VL and its successors: the recipe around a tower."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
-from model_server.checkpoints.media_part import PREPROCESSOR, VISION
+from model_server.checkpoints.media_part import FILE, PREPROCESSOR, VIDEO, VIDEO_FILE, VISION
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import Harmless, ignored
 from model_server.models.media.image_processor import ImageProcessor, Scales
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.media_recipe import (
+    DecodedVideo,
+    MediaRecipe,
+    PreparedMedia,
+    VideoRecipe,
+)
 from model_server.models.media.qwen.tower import QwenTower, TowerShape
 from model_server.sharing.images.forms import BICUBIC, MultiplesForm
+from model_server.sharing.videos.process import VideoForm
 from sax.errors import CheckpointError, InvalidRequest
 
 # Cuts images into patches, in the order in which Qwen's vision towers merge them into vectors.
@@ -43,26 +49,50 @@ class PatchGrid:
 
     def __call__(self, pixels: np.ndarray) -> PreparedMedia:
         """Cut u8[h, w, 3], whose sides are whole squares. Raises InvalidRequest."""
-        height, width = (side // (self.patch * self.merge) for side in pixels.shape[:2])
+        scaled = self.scales.of(pixels)
+        return self._prepared("image", self.token, [scaled] * self.frames)
+
+    def video(self, decoded: DecodedVideo, timing: Timing, token: str) -> PreparedMedia:
+        """Cut the frames of a video, as many together as a patch has. Raises InvalidRequest.
+
+        token: text of the token whose places the vectors take.
+        """
+        spare = -len(decoded.frames) % self.frames  # the last frame once more
+        numbers = [*range(len(decoded.frames)), *[len(decoded.frames) - 1] * spare]
+        starts = range(0, len(numbers), self.frames)
+        groups = [numbers[start : start + self.frames] for start in starts]
+        first, *after = (
+            timing(self._of_frames(decoded, group, token), decoded, group, at)
+            for at, group in enumerate(groups)
+        )
+        return first._replace(after=tuple(after))
+
+    def _of_frames(self, decoded: DecodedVideo, group: list[int], token: str) -> PreparedMedia:
+        scaled = [self.scales.of(decoded.frames[number]) for number in group]
+        return self._prepared("video", token, scaled)
+
+    def _prepared(self, what: str, token: str, frames: Sequence[np.ndarray]) -> PreparedMedia:
+        """Cut f32[h, w, 3], as many as a patch has frames. Raises InvalidRequest."""
+        height, width = (side // (self.patch * self.merge) for side in frames[0].shape[:2])
         rows = height * width
         if rows * self.merge**2 > self.most:
             raise InvalidRequest(
-                f"the image becomes {rows * self.merge**2} patches, and this model was loaded for "
+                f"the {what} becomes {rows * self.merge**2} patches, and this model was loaded for "
                 f"{self.most}: send one whose sides differ less"
             )
         return PreparedMedia(
-            pieces=self._patches(pixels, height, width),
+            pieces=self._patches(frames, height, width),
             places=self._places(height, width),
             grid=(1, height, width),
             rows=rows,
-            text=self.token * rows,
+            text=token * rows,
         )
 
-    def _patches(self, pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    def _patches(self, frames: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
         """f32[p, C]: of each patch the colours, of each colour the frames, rows and columns."""
         shape = (height, self.merge, self.patch, width, self.merge, self.patch, 3)
-        cut = self.scales.of(pixels).reshape(shape).transpose(0, 3, 1, 4, 6, 2, 5)
-        both = np.repeat(cut[:, :, :, :, :, None], self.frames, axis=5)
+        cut = [each.reshape(shape).transpose(0, 3, 1, 4, 6, 2, 5) for each in frames]
+        both = np.stack(cut, axis=5)
         return np.ascontiguousarray(both.reshape(-1, self.numbers), np.float32)
 
     def _places(self, height: int, width: int) -> np.ndarray:
@@ -87,13 +117,18 @@ def _windows(height: int, width: int, side: int, each: int) -> tuple[np.ndarray,
 
 
 # Keys of config.json beside those of the text model.
-OUTER = (VISION, PREPROCESSOR, "image_token_id")
-# Tokens that a prompt's template writes, and those of videos, which are refused.
-TOKENS: Harmless = ignored(
-    "video_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id"
-)
+OUTER = (VISION, PREPROCESSOR, VIDEO, "image_token_id", "video_token_id")
+# Tokens that a prompt's template writes.
+TOKENS: Harmless = ignored("vision_end_token_id", "vision_start_token_id", "vision_token_id")
 _USUAL_VECTORS = 1280  # of an image at most
-_TOKEN_ID, _TOKEN = 151655, "<|image_pad|>"
+_TOKEN, _VIDEO_TOKEN, _START, _END = (
+    f"<|{name}|>" for name in ("image_pad", "video_pad", "vision_start", "vision_end")
+)
+_TOKEN_IDS = (151655, 151656)
+_VIDEO_READ = ("min_pixels", "max_pixels", "size", "fps", "min_frames", "max_frames")
+_VIDEO_READ += ("cap_pixels_per_frame", "max_video_tokens")
+# Frames are always chosen by their number a second, and processors are asked for nothing else.
+_VIDEO_HARMLESS = ("do_sample_frames", "return_metadata")
 _LEAST_PATCHES = 1024  # of a batch that is compiled: smaller ones save little
 _MOST_PIXELS = 2**31
 _LEAST, _MOST = ("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")  # of `size`
@@ -112,18 +147,75 @@ HALVES: Mapping[str, Any] = {
 }
 
 
+# Gives a part of a video its place in time: from the part, the video, and the numbers of its frames
+# and of the part.
+Timing = Callable[[PreparedMedia, DecodedVideo, list[int], int], PreparedMedia]
+
+
+def apart(per_second: int | None) -> Timing:
+    """Return how parts follow each other without texts, further apart the more time is between
+    them; None: by one.
+
+    per_second: positions of a second.
+    """
+
+    def timed(part: PreparedMedia, video: DecodedVideo, group: list[int], at: int) -> PreparedMedia:
+        if not at:
+            return part
+        rate = len(video.indices) / video.total * video.rate  # frames a second of those taken
+        # The reference computes in float32.
+        step = 1 if per_second is None else np.float32(per_second) * np.float32(len(group) / rate)
+        return part._replace(frame=int(np.float32(at) * np.float32(step)))
+
+    return timed
+
+
+def told(part: PreparedMedia, video: DecodedVideo, group: list[int], at: int) -> PreparedMedia:
+    """Return a part with a text that tells its time, the mean of its first and last frame."""
+    first, last = (video.indices[number] / video.rate for number in (group[0], group[-1]))
+    return part._replace(text=f"<{(first + last) / 2:.1f} seconds>{_START}{part.text}{_END}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QwenKind:
+    """How a family prepares images and videos where its files do not say."""
+
+    image: Mapping[str, Any]  # of preprocessor_config.json
+    video: Mapping[str, Any]  # of video_preprocessor_config.json
+    processor: str  # of videos: how the names of its type begin
+    timing: Callable[[ConfigKeys], Timing]  # from the keys of vision_config
+    together: bool = False  # bounds of a video count the pixels of all frames
+    share: int = 128_000  # tokens by which frames are bounded if the file asks for it
+    tokens: tuple[int, int] = _TOKEN_IDS  # of images and videos, if config.json does not say
+
+
+_SQUARE_2, _SQUARE_3 = 28 * 28, 32 * 32  # pixels of a vector
+QWEN2 = QwenKind(
+    image=CLIP,
+    video={**CLIP, "size": {"shortest_edge": 128 * _SQUARE_2, "longest_edge": 768 * _SQUARE_2}},
+    processor="Qwen2VL",
+    timing=lambda _: apart(None),
+)
+QWEN3 = QwenKind(
+    image=HALVES,
+    video={**HALVES, "size": {"shortest_edge": 128 * _SQUARE_3, "longest_edge": 768 * _SQUARE_3}},
+    processor="Qwen3VL",
+    timing=lambda _: told,
+    together=True,
+    share=768,
+)
+
+
 def qwen_vision(
     keys: ConfigKeys,
     values: Mapping[str, Any],
     tower: Callable[[ConfigKeys], TowerShape],
-    usual: Mapping[str, Any],
+    kind: QwenKind,
     embed: int,
-    token: int = _TOKEN_ID,
 ) -> MediaRecipe | None:
     """Return the recipe of the vision encoder; None: the checkpoint has none.
 
-    usual: of preprocessor_config.json. embed: of the language model. token: that vectors replace,
-    if the config does not say it. Raises CheckpointError, InvalidRequest.
+    embed: of the language model. Raises CheckpointError, InvalidRequest.
     """
     if keys.get(VISION) is None:
         return None
@@ -133,14 +225,14 @@ def qwen_vision(
             f"vision_config makes vectors of {shape.out} numbers; those of the language model have "
             f"{embed}"
         )
-    grid, form = _images(keys, values, shape, usual)
+    grid, form = _images(keys, values, shape, kind.image)
     return MediaRecipe(
         kind="image",
         build=lambda weights: QwenTower(shape, weights),
         form=form,
         prepare=grid,
         placeholder=_TOKEN,
-        token=keys.whole("image_token_id", token, least=0),
+        token=keys.whole("image_token_id", kind.tokens[0], least=0),
         piece=grid.numbers,
         columns=4,
         per_row=shape.merge**2,
@@ -148,7 +240,57 @@ def qwen_vision(
         pieces=_sizes(grid.most, shape.merge**2),
         levels=len(shape.deep),
         triples=True,
+        video=_videos(keys, shape, grid, kind),
     )
+
+
+def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind) -> VideoRecipe:
+    """Return how videos are prepared. Raises CheckpointError."""
+    timing = kind.timing(keys)
+    own = keys.get(VIDEO)
+    # transformers, too, falls back to the file of images.
+    given = own if own is not None else keys.get(PREPROCESSOR, {})
+    given = {**kind.video, **_without_nulls(given)}
+    name = given.pop("video_processor_type", kind.processor)
+    same = _same(shape)
+    read = ImageProcessor(
+        given,
+        kind.processor if own is not None else "Qwen2VL",
+        (*same, *_VIDEO_READ, *_VIDEO_HARMLESS),
+        file=VIDEO_FILE if own is not None else FILE,
+    )
+    if not str(name).startswith(kind.processor):
+        raise read.wrong("video_processor_type", f"the processors of {kind.processor}")
+    read.equal(same, "vision_config's")
+    factor = grid.patch * grid.merge
+    least, most = _bounds(read, given)
+    capped = read.flag("cap_pixels_per_frame")
+    form = VideoForm(
+        factor=factor,
+        least=least,
+        most=most,
+        frame_most=grid.most * grid.patch**2,
+        together=kind.together,
+        temporal=grid.frames,
+        rate=read.number("fps", 2.0),
+        least_frames=read.whole("min_frames", 4, most=_MOST_PIXELS),
+        most_frames=read.whole("max_frames", 768, least=grid.frames, most=_MOST_PIXELS),
+        share=read.whole("max_video_tokens", kind.share, most=_MOST_PIXELS) if capped else 0,
+        resample=read.resample(BICUBIC),
+    )
+    scales = replace(grid, scales=read.scales(0.5, 0.5))
+    return VideoRecipe(
+        form=form,
+        prepare=lambda video: scales.video(video, timing, _VIDEO_TOKEN),
+        placeholder=_VIDEO_TOKEN,
+        token=keys.whole("video_token_id", kind.tokens[1], least=0),
+    )
+
+
+def _same(shape: TowerShape) -> dict[str, int]:
+    """Return what the processors must say as the tower has it."""
+    _, frames, patch, _ = shape.patch
+    return {"patch_size": patch, "temporal_patch_size": frames, "merge_size": shape.merge}
 
 
 def _images(
@@ -156,12 +298,10 @@ def _images(
 ) -> tuple[PatchGrid, MultiplesForm]:
     """Return how images are cut and resized. Raises CheckpointError, InvalidRequest."""
     given = {**usual, **_without_nulls(keys.get(PREPROCESSOR, {}))}
-    _, frames, patch, _ = shape.patch
-    same = {"patch_size": patch, "temporal_patch_size": frames, "merge_size": shape.merge}
+    same = _same(shape)
     read = ImageProcessor(given, "Qwen2VL", (*same, "min_pixels", "max_pixels", "size"))
-    for key, wanted in same.items():
-        if read.whole(key, wanted) != wanted:
-            raise read.wrong(key, f"vision_config's, {wanted}")
+    read.equal(same, "vision_config's")
+    _, frames, patch, _ = shape.patch
     factor = patch * shape.merge
     least, most = _bounds(read, given)
     most = _most_pixels(values, most, factor**2)

@@ -18,7 +18,13 @@ from PIL import Image
 
 from model_server.loading.images.image_decoder import ImageDecoder
 from model_server.sharing.confined.process import ProcessEnded
-from model_server.sharing.images.forms import ImageForm, MultiplesForm, SquareForm
+from model_server.sharing.images.forms import (
+    ImageForm,
+    LongestForm,
+    MultiplesForm,
+    SquareForm,
+    TilesForm,
+)
 from model_server.sharing.images.process import MAX_PIXELS, ImageAsk, ImageProcess
 from model_server.sharing.images.worker import answer, decoded
 from sax.errors import InvalidRequest, QueueFull
@@ -140,7 +146,6 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut webp": (lambda: _cut(encoded(picture(99, 99), "WEBP")), "is not|is damaged"),
     "bomb": (lambda: headed(50_000, 50_000), f"at most {MAX_PIXELS // 10**6} million"),
     "large": (lambda: headed(8000, 7000), f"at most {MAX_PIXELS // 10**6} million"),
-    "thread": (lambda: headed(3000, 1), "3000 x 1 pixels: one side may be at most 100 times"),
     "holes": (lambda: headed(3000, 3000), "is damaged"),
     "film": (
         lambda: encoded(picture(), "WEBP", save_all=True, append_images=[picture(seed=1)]),
@@ -155,6 +160,28 @@ def test_a_bad_image_is_refused_in_words(decoder: ImageDecoder) -> None:
             decoder.submit(make(), FORM).result()
         assert caught.value.param == "image_bytes"
         assert decoder.submit(encoded(picture()), FORM).result().shape == (16, 16, 3)
+
+
+THREADS: list[tuple[ImageForm, int | None]] = [
+    (SquareForm(16, 20, 0), 100),
+    (MultiplesForm(4, 16, 4096), 200),
+    (FORM, None),
+    (LongestForm(4, 64), None),
+    (TilesForm(14, 4), None),
+]
+
+
+@pytest.mark.parametrize(("form", "most"), THREADS)
+def test_how_long_and_thin_an_image_may_be_is_what_its_models_processor_says(
+    decoder: ImageDecoder, form: ImageForm, most: int | None
+) -> None:
+    """Qwen's processor refuses 200 to 1; those that cut a square are spared the rest."""
+    pixels = decoder.submit(encoded(picture(2 * (most or 1500), 2)), form).result()
+    width, height = form.fit(2 * (most or 1500), 2).size
+    assert pixels.shape == (height, width, 3)
+    if most is not None:
+        with pytest.raises(InvalidRequest, match=f"one side may be at most {most} times"):
+            decoder.submit(encoded(picture(2 * most + 1, 2)), form).result()
 
 
 @given(

@@ -38,8 +38,8 @@ def test_the_same_file_is_read_once_however_often_it_comes() -> None:
         first, second, third = await reader.read([A, A, B])
         (again,) = await reader.read([A])
         assert first is second is again
-        assert third.digest != first.digest
-        assert np.frombuffer(first.pieces, "<f4").tolist() == [1, 2, 3, 4]
+        assert third[0].digest != first[0].digest
+        assert np.frombuffer(first[0].pieces, "<f4").tolist() == [1, 2, 3, 4]
 
     asyncio.run(read())
     assert count.prepared == 2
@@ -48,7 +48,7 @@ def test_the_same_file_is_read_once_however_often_it_comes() -> None:
 def test_two_owners_share_neither_an_image_nor_its_digest() -> None:
     async def read() -> None:
         reader = ImageReader(RECIPE)
-        (mine,), (yours,) = await reader.read([A], "me"), await reader.read([A], "you")
+        ((mine,),), ((yours,),) = await reader.read([A], "me"), await reader.read([A], "you")
         assert mine.pieces == yours.pieces
         assert mine.digest != yours.digest
 
@@ -104,7 +104,24 @@ def test_samples_come_as_they_are_and_a_file_is_read_once() -> None:
         sound = Sound(file_of(SAMPLES), "a")
         first, second = await reader.read([sound, sound])
         assert first is second
-        np.testing.assert_array_equal(np.frombuffer(first.pieces, "<f4"), SAMPLES)
+        np.testing.assert_array_equal(np.frombuffer(first[0].pieces, "<f4"), SAMPLES)
+
+    asyncio.run(read())
+
+
+def windows(samples: np.ndarray) -> PreparedMedia:
+    first, second = map(prepare_sound, np.split(samples, 2))
+    return first._replace(after=(second,))
+
+
+def test_windows_of_a_sound_are_images_of_their_own_and_count_together() -> None:
+    async def read() -> None:
+        reader = ImageReader(replace(HEARING, prepare=windows))
+        (parts,) = await reader.read([Sound(file_of(SAMPLES), "a")])
+        found = [np.frombuffer(part.pieces, "<f4") for part in parts]
+        np.testing.assert_array_equal(found, SAMPLES.reshape(2, -1))
+        assert len({part.digest for part in parts}) == 2
+        assert reader.living.held == sum(part.size for part in parts)
 
     asyncio.run(read())
 

@@ -20,9 +20,8 @@ from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.serving.chats.placeholders import places_of, triples_of
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
-    images_of,
     load_media,
-    prepared_of,
+    parts_of,
 )
 from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
 
@@ -41,10 +40,8 @@ def request_of(
 ) -> EngineRequest:
     """The golden prompt; order: of its images, None: as they are."""
     prompt = golden_media_of(name)["prompt"]
-    images = images_of(name)
-    images = images if order is None else [images[each] for each in order]
-    spans, places = list[MediaSpan](), np.flatnonzero(prompt == recipe.token)
-    seen = [prepared_of(recipe, image) for image in images]
+    spans, places = list[MediaSpan](), np.flatnonzero(np.isin(prompt, [*recipe.tokens]))
+    seen = parts_of(recipe, name, order)
     for made in seen:
         mine, places = places[: made.rows], places[made.rows :]
         spans.append(structs.replace(span_of(made, 0), runs=_runs(mine)))
@@ -72,8 +69,10 @@ def _positions(
     """Positions of the tokens, if they are triples."""
     if not recipe.triples:
         return {}
-    places = places_of(list(prompt), recipe.token, [image.rows for image in images])
-    made, following = triples_of(len(prompt), places, [image.grid for image in images])
+    places = places_of(list(prompt), recipe.tokens, [image.rows for image in images])
+    made, following = triples_of(
+        len(prompt), places, [(image.grid, image.frame) for image in images]
+    )
     return {"positions": made.astype("<i4").tobytes(), "shift": following - len(prompt)}
 
 
@@ -125,9 +124,12 @@ def whole_of(name: str) -> WholeAnswer:
     """The whole model's answer: scores of the reference's logits, then the likeliest tokens."""
     decoder, encoder, whole = load_media(name)
     recipe = recipe_of(whole)
-    images = [prepared_of(recipe, image) for image in images_of(name)]
+    images = parts_of(recipe, name)
     golden = golden_media_of(name)
-    prompt, first = golden["prompt"], int(np.flatnonzero(golden["prompt"] == recipe.token)[-1]) + 2
+    prompt, first = (
+        golden["prompt"],
+        int(np.flatnonzero(np.isin(golden["prompt"], [*recipe.tokens]))[-1]) + 2,
+    )
     logs = np.asarray(jax.nn.log_softmax(golden["logits"]))
     scores = [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
     tokens, logprobs = list[int](), list[float]()

@@ -144,8 +144,8 @@ def test_an_image_longer_than_a_step_is_refused() -> None:
 
 def test_the_log_describes_the_encoder() -> None:
     recipe = recipe_of("float32")
-    assert "images of up to 4 tokens" in told_media(recipe, 1 << 20)
+    assert "images of up to 4 tokens each" in told_media(recipe, 1 << 20)
     assert told_media(replace(recipe, media=None), 0) == ""
     assert recipe.media is not None
     audio = replace(recipe, media=replace(recipe.media, kind="audio"))
-    assert "sounds of up to 4 tokens" in told_media(audio, 1 << 20)
+    assert "sounds of up to 4 tokens each" in told_media(audio, 1 << 20)

@@ -29,6 +29,7 @@ PLACES = {
     "mistral3": (MESH, *STAGES),
     "mistral3_ministral3": STAGES,
     "qwen2_audio": ("1:1x1x1", MESH, *STAGES),
+    "voxtral": ("1:1x1x1", MESH, *STAGES),
     "qwen3_vl": ("1:1x1x1", "1:1x1x2", "2:1x1x1"),
 }
 BY_DAY = ("gemma3", "2:1x1x2")

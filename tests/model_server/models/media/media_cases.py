@@ -12,6 +12,7 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import read_weights
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.media_recipe import DecodedVideo, MediaRecipe, PreparedMedia
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
 from model_server.sharing.images.worker import prepared
 from tests.tools.golden.media.case import tensor_of
+from tests.tools.golden.media.qwen import RATE
 
 MEDIA = Path(__file__).parents[3] / "golden" / "media"
 F32 = {"DTYPE": '"float32"'}
@@ -62,9 +64,10 @@ def golden_media_of(name: str) -> dict[str, np.ndarray]:
 
 
 def images_of(name: str) -> list[np.ndarray]:
-    """u8[h, w, 3] each, as they are sent; of sounds f32[n], samples at 16 kHz."""
+    """u8[h, w, 3] each, as they are sent; of sounds f32[n], samples at 16 kHz; of videos all
+    frames, u8[T, h, w, 3]."""
     golden = golden_media_of(name)
-    kind = "sound" if "sound_0" in golden else "image"
+    kind = next(kind for kind in ("sound", "video", "image") if f"{kind}_0" in golden)
     count = sum(key.startswith(f"{kind}_") for key in golden)
     return [golden[f"{kind}_{n}"] for n in range(count)]
 
@@ -107,14 +110,33 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
 
 
 def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
-    """An image as the server prepares it, from the bytes of a file; a sound from its samples."""
+    """An image as the server prepares it, from the bytes of a file; a sound from its samples, and a
+    video from its frames, which need not be resized."""
     if recipe.form is None:
         return recipe.prepare(image)
+    if image.ndim == 4:
+        assert recipe.video is not None
+        indices, size = recipe.video.form.indices(len(image), RATE), image.shape[2:0:-1]
+        assert recipe.video.form.size(*size, len(indices)) == size
+        video = DecodedVideo(image[indices], tuple(indices), RATE, len(image))
+        return recipe.video.prepare(video)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
     answer = prepared(file.getvalue(), recipe.form)
     pixels = np.frombuffer(answer.pixels, np.uint8)
     return recipe.prepare(pixels.reshape(answer.height, answer.width, 3))
+
+
+def parts_of(
+    recipe: MediaRecipe, name: str, order: Sequence[int] | None = None
+) -> list[PreparedMedia]:
+    """The parts of a case's images or sounds that are encoded each by itself, in order.
+
+    order: of the images; None: as they are.
+    """
+    images = images_of(name)
+    numbers = range(len(images)) if order is None else order
+    return [part for each in numbers for part in prepared_of(recipe, images[each]).parts]
 
 
 @functools.cache

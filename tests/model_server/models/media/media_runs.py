@@ -40,7 +40,7 @@ def _encode(encoder: Any, *inputs: jax.Array) -> jax.Array:
 
 def tokens_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray:
     """i32[S]: the prompt with rows of the buffer, in order, in the places of the images."""
-    here = prompt == recipe.token
+    here = np.isin(prompt, [*recipe.tokens])
     return np.where(here, -np.cumsum(here), prompt).astype(np.int32)
 
 
@@ -59,21 +59,21 @@ def positions_in(
 ) -> np.ndarray | None:
     """i32[3, S]: frame, row and column of each token; None: tokens are counted.
 
-    After an image positions go on behind the larger of its sides.
+    After an image or a video positions go on behind the larger of its sides.
     """
     if not recipe.triples:
         return None
-    at, following, waiting = list[tuple[int, ...]](), 0, list(images)
-    here = prompt == recipe.token
-    starts = here & np.diff(here, prepend=False)
-    for within, start in zip(here, starts, strict=True):
-        if not within:
+    at, start, following, waiting = list[tuple[int, ...]](), 0, 0, list(images)
+    while len(at) < len(prompt):
+        if int(prompt[len(at)]) not in recipe.tokens:
             at.append((following,) * 3)
             following += 1
-        elif start:
-            grid = waiting.pop(0).grid
-            at += [tuple(following + n for n in each) for each in np.ndindex(grid)]
-            following += max(grid)
+            continue
+        part = waiting.pop(0)
+        if part.frame is None:
+            start, following = following, following + max(part.grid)
+        rows = np.ndindex(part.grid[1:])
+        at += [(start + (part.frame or 0), start + row, start + column) for row, column in rows]
     return np.asarray(at, np.int32).T
 
 

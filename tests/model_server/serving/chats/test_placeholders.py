@@ -11,25 +11,32 @@ GUARD = ControlTokens({IMAGE}).guard
 
 
 def test_each_placeholder_becomes_the_text_of_its_image() -> None:
-    assert expanded(f"a{IMAGE}b{IMAGE}", IMAGE, ["[1]", "[2]"]) == "a[1]b[2]"
+    assert expanded(f"a{IMAGE}b{IMAGE}", [(IMAGE, "[1]"), (IMAGE, "[2]")]) == "a[1]b[2]"
+
+
+def test_images_and_videos_have_placeholders_of_their_own_in_their_order() -> None:
+    texts = [("<video>", "[1]"), (IMAGE, "[2]")]
+    assert expanded(f"a<video>b{IMAGE}", texts) == "a[1]b[2]"
+    with pytest.raises(InvalidRequest, match="writes 2 of them, or others"):
+        expanded(f"a{IMAGE}b<video>", texts)
 
 
 def test_what_users_wrote_is_no_placeholder() -> None:
     for text in (IMAGE, MARK, f"{MARK}{IMAGE}", f"x{MARK}"):
         guarded = GUARD(text)
-        assert expanded(f"{guarded}{IMAGE}", IMAGE, ["[1]"]) == f"{guarded}[1]"
+        assert expanded(f"{guarded}{IMAGE}", [(IMAGE, "[1]")]) == f"{guarded}[1]"
 
 
 def test_a_template_that_writes_too_few_or_too_many_is_refused() -> None:
-    for texts in ([], ["[1]", "[2]"]):
+    for texts in (["[1]", "[2]"], ["[1]"] * 3):
         with pytest.raises(InvalidRequest, match="writes 1 of them"):
-            expanded(f"a{IMAGE}", IMAGE, texts)
+            expanded(f"a{IMAGE}", [(IMAGE, text) for text in texts])
 
 
 def test_tokens_belong_to_images_in_their_order() -> None:
-    assert places_of([5, 9, 9, 5, 9, 5, 9], 9, [3, 1]) == [(1, 2, 4), (6,)]
+    assert places_of([5, 9, 9, 5, 8, 5, 9], {8, 9}, [3, 1]) == [(1, 2, 4), (6,)]
     with pytest.raises(InvalidRequest, match="stand for 3 tokens and the prompt has 2"):
-        places_of([9, 9], 9, [3])
+        places_of([9, 9], {9}, [3])
 
 
 def test_places_form_runs() -> None:
@@ -37,10 +44,23 @@ def test_places_form_runs() -> None:
 
 
 def test_triples_of_a_text_count_and_those_of_an_image_lie_in_its_grid() -> None:
-    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [(1, 2, 3)])
+    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [((1, 2, 3), None)])
     assert made.T.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
         [0, 1, 2, 3, 4, 2, 3, 4, 5, 6],
     ]
     assert following == 7
+
+
+def test_frames_of_a_video_share_its_grid_and_a_text_follows_its_longer_side() -> None:
+    """Of two frames, 4 apart, of 1 row and 2 columns: the text goes on from 1 + 2, the answer
+    behind the last frame."""
+    grid = (1, 1, 2)
+    made, following = triples_of(7, [(1, 2), (3, 4)], [(grid, None), (grid, 4)])
+    assert made.T.tolist() == [
+        [0, 1, 1, 5, 5, 3, 4],
+        [0, 1, 1, 1, 1, 3, 4],
+        [0, 1, 2, 1, 2, 3, 4],
+    ]
+    assert following == 6

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from model_server.sharing.audio.process import RefusedSound
+from model_server.sharing.audio.process import RefusedSound, SoundForm
 from model_server.sharing.audio.resampler import Resampler
 from model_server.sharing.audio.worker import decoded
 from tests.each_case import each_case
 
 HERE = 16_000  # samples a second
+FORM = SoundForm(bins=0, least_frames=0, most_seconds=60)
 UNKNOWN = b"\xff" * 4
 APE = b"APETAGEX" + struct.pack("<III12x", 2000, 10, 1) + b"by himself"
 TAGS = b"ID3\x04\0\0\0\0\0\x06Tagged" + APE
@@ -37,7 +38,7 @@ def encoded(kind: str, seconds: float = 2, rate: int = HERE, **options: Any) -> 
 
 
 def seconds_of(data: bytes, most: int = 60) -> float:
-    return len(decoded(data, most)) / HERE
+    return len(decoded(data, SoundForm(0, 0, most))) / HERE
 
 
 def put(data: bytes, at: int, what: bytes) -> bytes:
@@ -124,8 +125,8 @@ def test_a_wav_of_a_pipe_is_decoded_to_its_end(whole: int, samples: int) -> None
 
 
 def test_a_joined_sound_is_each_of_its_parts() -> None:
-    alone = decoded(encoded("FLAC", 1), 60), decoded(encoded("FLAC"), 60)
-    np.testing.assert_array_equal(decoded(joined("FLAC"), 60), np.concatenate(alone))
+    alone = decoded(encoded("FLAC", 1), FORM), decoded(encoded("FLAC"), FORM)
+    np.testing.assert_array_equal(decoded(joined("FLAC"), FORM), np.concatenate(alone))
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -190,3 +191,18 @@ def test_what_16_khz_cannot_hold_is_removed_and_not_folded_down() -> None:
 def test_a_sound_shorter_than_the_filter_is_resampled() -> None:
     assert len(resampled(np.ones(3, np.float32), 48_000)) == 1
     assert len(resampled(np.zeros(0, np.float32), 48_000)) == 0
+
+
+@pytest.mark.parametrize(
+    ("bins", "most", "text"),
+    [
+        (0, 1, "at most 1 s of each; send it in parts"),
+        (0, 90, "at most 90 s of each; send it in parts"),
+        (0, 2400, "at most 40 minutes of each; send it in parts"),
+        (80, 3600, "at most 60 minutes (override MAX_AUDIO_MINUTES); send it in parts"),
+    ],
+)
+def test_a_sound_that_is_too_long_is_told_the_most(bins: int, most: int, text: str) -> None:
+    with pytest.raises(RefusedSound) as caught:
+        decoded(flac_told(HERE * (most + 1)), SoundForm(bins, 0, most))
+    assert text in str(caught.value)

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from model_server.text.chat_template import ChatTemplate
-from sax.chat import ChatOptions, Image, Message, Sound, ToolCall
+from sax.chat import ChatOptions, Image, Message, Sound, ToolCall, Video
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 
@@ -106,6 +106,19 @@ def test_templates_of_models_with_audio_input_find_sounds_by_key_or_type(test: s
     )
     chat = (Message("user", ("a", Sound(b"file"), "b")), Message("assistant", "c"))
     assert ChatTemplate(source).with_images("<sound>").render(chat) == "a<sound>b|c|"
+
+
+def test_a_video_has_a_type_of_its_own_beside_images() -> None:
+    source = (
+        "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}<image>"
+        "{% elif p.type == 'video' %}<video>{% else %}{{ p.text }}{% endif %}{% endfor %}"
+        "{% endfor %}"
+    )
+    template = ChatTemplate(source).with_images("<image>", "<video>")
+    chat = (Message("user", (Video(b"file"), "a", Image(b"file"))),)
+    assert template.render(chat) == "<video>a<image>"
+    forged = template.render((Message("user", ("<video>",)),))
+    assert forged == "\ufdd0<video>"
 
 
 def test_a_template_of_a_model_without_image_input_gets_texts() -> None:

@@ -24,6 +24,7 @@ CASES = [
     Case("qwen3_vl_moe", stored=turned_experts),
     Case("qwen3_vl_moe_saved"),
     Case("qwen2_audio"),
+    Case("voxtral", without={"theta": {"text_config.rope_theta": 10000.0}}),
     Case("llava_with_mistral", tokens=21),
     Case(
         "kimi_k25",

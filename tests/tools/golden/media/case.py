@@ -1,6 +1,6 @@
-"""A row of the tables of models with image or audio input, and what all of them are made of.
+"""A row of the tables of models with image, video or audio input, and what they are made of.
 
-config.json and preprocessor_config.json are given, in the folder of golden/media; they are as
+config.json and the files of processors are given, in the folder of golden/media; they are as
 published checkpoints have them. Knows no transformers and no torch; what a row needs of them it
 imports when it is made.
 """
@@ -26,6 +26,8 @@ class Seen(NamedTuple):
     rows: Sequence[Sequence[int]]  # tokens of each in the prompt
     inputs: Mapping[str, Any]  # further arguments of the model, tensors
     pieces: Sequence[np.ndarray]  # of each, what the processor makes of it
+    # What else the golden file holds: of videos, what the processor chooses.
+    others: Mapping[str, np.ndarray] = {}
 
 
 def features(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
@@ -42,6 +44,7 @@ class Reader:
     first: tuple[int, ...] = (1,)  # tokens of a prompt
     growth: int = 3  # how many more tokens follow each next image
     kinds: tuple[str, int] | None = None  # argument that marks the places of this token
+    kind: int = 1  # how it marks them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class MediaCase:
     reader: Reader
     images: tuple[tuple[int, int], ...] = ()  # height and width of each
     sounds: tuple[int, ...] = ()  # samples of each
+    videos: tuple[tuple[int, int, int], ...] = ()  # frames, height and width of each
     # Feature -> changes to the config that switch it off: the logits must change.
     without: Mapping[str, Changes] = field(default_factory=dict)
     # What transformers calls a tensor -> what published checkpoints call it.
@@ -65,17 +69,29 @@ class MediaCase:
     def preprocessor(self) -> dict[str, Any]:
         return common.read_json(FOLDER / self.name / "preprocessor_config.json")
 
+    @property
+    def video_preprocessor(self) -> dict[str, Any]:
+        return common.read_json(FOLDER / self.name / "video_preprocessor_config.json")
+
     def media(self) -> dict[str, np.ndarray]:
-        """The images, u8[h, w, 3] each, or the sounds at 16 kHz, f32[n] each."""
+        """The images, u8[h, w, 3] each, or the sounds at 16 kHz, f32[n] each, or the frames of
+        videos, u8[T, h, w, 3]."""
         made = {f"image_{n}": size for n, size in enumerate(self.images)}
         held = {f"sound_{n}": size for n, size in enumerate(self.sounds)}
-        return {
-            key: image_of(f"{key.replace('_', ' ')} of {self.name}", *size)
-            for key, size in made.items()
-        } | {
-            key: sound_of(f"{key.replace('_', ' ')} of {self.name}", size)
-            for key, size in held.items()
-        }
+        return (
+            {
+                key: image_of(f"{key.replace('_', ' ')} of {self.name}", *size)
+                for key, size in made.items()
+            }
+            | {
+                key: sound_of(f"{key.replace('_', ' ')} of {self.name}", size)
+                for key, size in held.items()
+            }
+            | {
+                f"video_{n}": video_of(f"video {n} of {self.name}", *size)
+                for n, size in enumerate(self.videos)
+            }
+        )
 
     def prompt(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Text, image, text, image, ..., text."""
@@ -98,6 +114,11 @@ def image_of(name: str, height: int, width: int) -> np.ndarray:
     waves = [np.sin(a * 9 * x / width + b * 9 * y / height) for a, b in parts[:6].reshape(3, 2)]
     noise = parts[6:].reshape(height, width, 3)
     return (np.stack(waves, -1) * 90 + 100 + noise * 60).astype(np.uint8)
+
+
+def video_of(name: str, frames: int, height: int, width: int) -> np.ndarray:
+    """u8[T, h, w, 3]: each frame an image of its own."""
+    return np.stack([image_of(f"frame {n} of {name}", height, width) for n in range(frames)])
 
 
 def sound_of(name: str, samples: int) -> np.ndarray:

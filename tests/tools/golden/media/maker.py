@@ -2,7 +2,8 @@
 
 A folder holds config.json and preprocessor_config.json, which are given; tensors.json (name in
 published checkpoints -> shape) and golden.npz, which are made: images image_0, image_1, ...
-u8[h, w, 3] as they are sent, or sounds sound_0, ... f32[n], samples at 16 kHz; of each what the
+u8[h, w, 3] as they are sent, or sounds sound_0, ... f32[n], samples at 16 kHz, or frames of videos
+video_0, ... u8[T, h, w, 3], RATE of them a second; of each what the
 processor makes of it, pieces_0, ...; its vectors rows_0, ... f32[rows, W]; the prompt i64[S] with
 all of them, and its logits f32[S, V]; how they were made. Weights are not stored: they follow from
 the names (see case.tensor_of).
@@ -18,10 +19,10 @@ import numpy as np
 
 from tests.tools.golden import common
 from tests.tools.golden.common import Shapes, changed
-from tests.tools.golden.media import gemma3, llama4, llava, pixtral, qwen, qwen_audio
+from tests.tools.golden.media import gemma3, llama4, llava, pixtral, qwen, sounds
 from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
 
-_TABLES = (gemma3, llama4, llava, pixtral, qwen, qwen_audio)
+_TABLES = (gemma3, llama4, llava, pixtral, qwen, sounds)
 _ROWS = {case.name: case for table in _TABLES for case in table.CASES}
 CASES = [*_ROWS]
 
@@ -41,6 +42,8 @@ def make(name: str, into: Path) -> None:
         common.assert_changes(f"{name}: {feature}", logits, other)
     common.write_json(into / name / "config.json", config)
     common.write_json(into / name / "preprocessor_config.json", case.preprocessor)
+    if case.videos:
+        common.write_json(into / name / "video_preprocessor_config.json", case.video_preprocessor)
     told = f"{kind}, float32, eager attention, weights from tensor_of"
     common.write_case(
         into / name,
@@ -49,6 +52,7 @@ def make(name: str, into: Path) -> None:
         prompt=np.asarray(prompt, np.int64),
         logits=logits,
         **media,
+        **seen.others,
         **{f"pieces_{n}": each for n, each in enumerate(seen.pieces)},
         **{f"rows_{n}": each for n, each in enumerate(rows)},
     )
@@ -65,7 +69,8 @@ def _run(
     inputs = dict(seen.inputs)
     if case.reader.kinds:
         argument, token = case.reader.kinds
-        inputs[argument] = torch.tensor([[int(each == token) for each in prompt]])
+        marks = [case.reader.kind * (each == token) for each in prompt]
+        inputs[argument] = torch.tensor([marks])
     with torch.no_grad():
         rows = [each.numpy() for each in case.reader.vectors(model, seen, prompt)]
         out = model(input_ids=torch.tensor([prompt]), **inputs)

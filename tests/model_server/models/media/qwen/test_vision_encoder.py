@@ -116,8 +116,10 @@ def test_patches_and_positions_are_those_of_the_reference_implementation(name: s
     for number, image in enumerate(images):
         np.testing.assert_allclose(image.pieces, golden[f"pieces_{number}"], atol=1e-5)
     prompt = golden["prompt"]
-    places = places_of(list(prompt), recipe.token, [image.rows for image in images])
-    found, following = triples_of(len(prompt), places, [image.grid for image in images])
+    places = places_of(list(prompt), recipe.tokens, [image.rows for image in images])
+    found, following = triples_of(
+        len(prompt), places, [(image.grid, image.frame) for image in images]
+    )
     at = positions_in(recipe, prompt, images)
     assert at is not None
     np.testing.assert_array_equal(found.T, at)

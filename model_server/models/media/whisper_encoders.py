@@ -1,14 +1,18 @@
-"""Qwen2-Audio's audio input: Whisper's encoder, averages of pairs, a norm and a projection.
+"""The encoder of Whisper beside a language model, as Qwen2-Audio and Voxtral have it.
 
-Source: Chu et al. 2024 (arXiv:2407.10759); names and config keys are those of Hugging Face's
-`Qwen2AudioForConditionalGeneration`.
+Spectrograms in, a vector for 20 ms each; then Qwen2-Audio averages pairs and projects them, and
+Voxtral projects each four of them together.
+
+Sources: Radford et al. 2022 (arXiv:2212.04356), Chu et al. 2024 (arXiv:2407.10759), Liu et al. 2025
+(arXiv:2507.13264); names and config keys are those of Hugging Face's
+`Qwen2AudioForConditionalGeneration` and `VoxtralForConditionalGeneration`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +33,7 @@ from model_server.models.layers.layers import (
     run_layer,
 )
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.projector import PROJECTOR_KEYS, Projector
 from model_server.models.media.sizes import doubling
 from model_server.models.media.tower_layer import (
     TowerAttention,
@@ -42,37 +47,39 @@ from model_server.sharing.audio.process import HOP, RATE
 from model_server.sharing.audio.spectrogram import spectrogram
 from sax.errors import CheckpointError, InvalidRequest
 
-# The encoder of Whisper beside a language model: spectrograms in, a vector for 20 ms each.
-#
-# Sources: Radford et al. 2022 (arXiv:2212.04356), Chu et al. 2024 (arXiv:2407.10759); names and
-# config keys are those of Hugging Face's `Qwen2AudioEncoder`.
 
-_TOWER_KEYS = KnownKeys(
+class TowerNames(NamedTuple):
+    """What a config calls the sizes of its tower."""
+
+    kind: str
+    embed: str
+    heads: str
+    ffw: str
+    layers: str
+    # Training; the reference reads the scale and does not apply it; others repeat a number.
+    harmless: tuple[str, ...]
+
+
+_SIZES = {"embed": 1280, "heads": 20, "ffw": 5120, "layers": 32}
+_OTHERS = {"activation_function": "gelu", "max_source_positions": 1500, "num_mel_bins": 128}
+_QWEN = TowerNames(
     "qwen2_audio_encoder",
-    (
-        "activation_function",
-        "d_model",
-        "encoder_attention_heads",
-        "encoder_ffn_dim",
-        "encoder_layers",
-        "max_source_positions",
-        "num_mel_bins",
-    ),
-    {
-        # Training; the reference reads the scale and does not apply it; the last repeats a number.
-        **ignored("activation_dropout", "dropout", "encoder_layerdrop", "init_std"),
-        **ignored("scale_embedding", "num_hidden_layers"),
-    },
+    "d_model",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "encoder_layers",
+    ("activation_dropout", "dropout", "encoder_layerdrop", "init_std", "scale_embedding")
+    + ("num_hidden_layers",),
 )
-_DEFAULTS = {
-    "activation_function": "gelu",
-    "d_model": 1280,
-    "encoder_attention_heads": 20,
-    "encoder_ffn_dim": 5120,
-    "encoder_layers": 32,
-    "max_source_positions": 1500,
-    "num_mel_bins": 128,
-}
+_VOXTRAL = TowerNames(
+    "voxtral_encoder",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "num_hidden_layers",
+    ("activation_dropout", "dropout", "layerdrop", "scale_embedding", "vocab_size")
+    + ("head_dim", "num_key_value_heads"),
+)
 _EPSILON = 1e-5  # of every norm
 _WIDTH = 3  # frames of a convolution
 
@@ -93,21 +100,23 @@ class AudioTowerConfig:
         return 2 * self.positions
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> AudioTowerConfig:
+    def from_hf(cls, config: Mapping[str, Any], names: TowerNames) -> AudioTowerConfig:
         """Parse `audio_config`. Raises CheckpointError for unsupported settings."""
-        keys = ConfigKeys(config, _TOWER_KEYS, _DEFAULTS)
-        heads, embed = keys.whole("encoder_attention_heads"), keys.whole("d_model")
+        sizes = {getattr(names, size): usual for size, usual in _SIZES.items()}
+        known = KnownKeys(names.kind, (*sizes, *_OTHERS), ignored(*names.harmless))
+        keys = ConfigKeys(config, known, sizes | _OTHERS)
+        heads, embed = keys.whole(names.heads), keys.whole(names.embed)
         if embed % heads:
             raise CheckpointError(
-                f"audio_config has d_model = {embed} and {heads} attention heads; give a number of "
-                "heads that divides it"
+                f"audio_config has {names.embed} = {embed} and {heads} attention heads; give a "
+                "number of heads that divides it"
             )
         return cls(
             bins=keys.whole("num_mel_bins"),
             embed=embed,
             heads=heads,
-            ffw=keys.whole("encoder_ffn_dim"),
-            layers=keys.whole("encoder_layers"),
+            ffw=keys.whole(names.ffw),
+            layers=keys.whole(names.layers),
             positions=keys.whole("max_source_positions", least=2),
             activation=activation_of(keys.get("activation_function")),
         )
@@ -230,13 +239,9 @@ def qwen2_audio_media(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
 
     embed: of the language model. Raises CheckpointError.
     """
-    given = keys.get(AUDIO)
-    if given is None:
+    tower = _tower_of(keys, _QWEN)
+    if tower is None:
         return None
-    if not isinstance(given, Mapping):
-        raise CheckpointError(f"config.json has audio_config = {given!r}; it must be an object")
-    tower = AudioTowerConfig.from_hf(cast("Mapping[str, Any]", given))
-    _check_processor(keys.get(PREPROCESSOR, {}), tower)
     token = next((key for key in TOKEN if keys.get(key) is not None), TOKEN[0])
     return MediaRecipe(
         kind="audio",
@@ -254,6 +259,18 @@ def qwen2_audio_media(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     )
 
 
+def _tower_of(keys: ConfigKeys, names: TowerNames) -> AudioTowerConfig | None:
+    """Return the sizes of the tower; None: there is none. Raises CheckpointError."""
+    given = keys.get(AUDIO)
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json has audio_config = {given!r}; it must be an object")
+    tower = AudioTowerConfig.from_hf(cast("Mapping[str, Any]", given), names)
+    _check_processor(keys.get(PREPROCESSOR, {}), tower)
+    return tower
+
+
 def prepared(tower: AudioTowerConfig, samples: np.ndarray) -> PreparedMedia:
     """Return the frames of samples f32[n] at 16 kHz. Raises InvalidRequest for too many or few."""
     most, frames = tower.frames * HOP, -(-len(samples) // HOP)
@@ -269,6 +286,84 @@ def prepared(tower: AudioTowerConfig, samples: np.ndarray) -> PreparedMedia:
     pieces = made[: frames + _BESIDE]
     places = (np.arange(len(pieces)) < frames).astype(np.int32)[:, None]
     return PreparedMedia(pieces, places, (rows, 1, 1), rows, _SOFT * rows)
+
+
+VOXTRAL_KEYS = (AUDIO, PREPROCESSOR, TOKEN[0], *PROJECTOR_KEYS)
+_AUDIO_TOKEN, _AUDIO_TEXT = 24, "[AUDIO]"
+_LONGEST_S = 40 * 60  # seconds of a sound, which Voxtral's makers give
+
+
+class WindowEncoder(nnx.Module):
+    """A MediaEncoder of Voxtral: a piece is a frame of a window, which is heard to its end."""
+
+    def __init__(
+        self, keys: ConfigKeys, config: AudioTowerConfig, embed: int, form: WeightForm
+    ) -> None:
+        self.tower = AudioTower(config, _TOWER, form)
+        self.norm = layer_norm(config.embed, f"{_TOWER}.layer_norm")
+        self.projector = Projector(keys, embed, config.ffw, form, biased=False)
+        self.size, self.joined, self.embed = config.embed, config.ffw, embed
+
+    def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
+        sounds, count, _ = pieces.shape
+        heard = self.norm(self.tower(pieces, jnp.full(sounds, count // 2)).reshape(-1, self.size))
+        return self.projector(heard.reshape(-1, self.joined)).reshape(sounds, -1, self.embed)
+
+
+def voxtral_media(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
+    """Return the recipe of the audio encoder; None: the checkpoint has none.
+
+    embed: of the language model. Raises CheckpointError.
+    """
+    tower = _tower_of(keys, _VOXTRAL)
+    if tower is None:
+        return None
+    together, rest = divmod(tower.ffw, tower.embed)
+    if rest or tower.positions % together:
+        raise CheckpointError(
+            f"audio_config has intermediate_size = {tower.ffw}: it must be a multiple of "
+            f"hidden_size = {tower.embed}, and the multiple divide max_source_positions = "
+            f"{tower.positions}, because so many vectors are projected together"
+        )
+    token = keys.whole(TOKEN[0], _AUDIO_TOKEN, least=0)
+    return MediaRecipe(
+        kind="audio",
+        build=lambda form: WindowEncoder(keys, tower, embed, form),
+        form=None,
+        prepare=lambda samples: windows_of(tower, samples),
+        placeholder=_AUDIO_TEXT,
+        token=token,
+        piece=tower.bins,
+        columns=1,
+        per_row=2 * together,
+        width=embed,
+        pieces=(tower.frames,),
+        seconds=_LONGEST_S,
+        counted=f"for each {tower.frames * HOP / RATE:g} s",
+    )
+
+
+def windows_of(tower: AudioTowerConfig, samples: np.ndarray) -> PreparedMedia:
+    """Return the windows of samples f32[n] at 16 kHz, the last one filled with silence.
+
+    The spectrogram is that of the whole sound: its loudest place sets the floor of every window.
+    Raises InvalidRequest for a sound without samples, or a longer one than models take.
+    """
+    window, together = tower.frames * HOP, tower.ffw // tower.embed
+    if not len(samples):
+        raise InvalidRequest("the sound has no samples: send one with some")
+    if len(samples) > _LONGEST_S * RATE:
+        raise InvalidRequest(
+            f"the sound is too long ({len(samples) / RATE:,.1f} s): this model takes at most "
+            f"{_LONGEST_S // 60} minutes of each; send it in parts"
+        )
+    made = spectrogram(np.pad(samples, (0, -len(samples) % window)), tower.bins)
+    places, rows = np.ones((tower.frames, 1), np.int32), tower.positions // together
+    first, *after = (
+        PreparedMedia(frames, places, (rows, 1, 1), rows, _AUDIO_TEXT * rows)
+        for frames in made.reshape(-1, tower.frames, tower.bins)
+    )
+    return first._replace(after=tuple(after))
 
 
 def _check_processor(given: Mapping[str, Any], tower: AudioTowerConfig) -> None:

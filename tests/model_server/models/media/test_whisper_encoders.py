@@ -1,4 +1,4 @@
-"""Sounds as Qwen2-Audio takes them; vectors and logits are in test_media_families.py."""
+"""Sounds as Qwen2-Audio and Voxtral take them; vectors and logits are in test_media_families.py."""
 
 from __future__ import annotations
 
@@ -106,3 +106,39 @@ def test_other_text_models_are_refused() -> None:
     with pytest.raises(CheckpointError) as caught:
         made(config, None)
     assert "'llama'; supported: qwen2" in caught.value.text
+
+
+VOXTRAL = "voxtral"
+
+
+def test_windows_of_a_sound_have_the_spectrogram_of_the_whole_as_the_reference() -> None:
+    recipe, golden = media_of(VOXTRAL), golden_media_of(VOXTRAL)
+    for number, sound in enumerate(images_of(VOXTRAL)):
+        parts, rows = recipe.prepare(sound).parts, golden[f"rows_{number}"]
+        found = np.concatenate([part.pieces for part in parts])
+        np.testing.assert_allclose(found, golden[f"pieces_{number}"], atol=2e-5)
+        assert sum(part.rows for part in parts) == len(rows)
+        assert "".join(part.text for part in parts) == "[AUDIO]" * len(rows)
+
+
+def test_of_voxtral_too_long_sounds_and_none_at_all_are_refused() -> None:
+    cases = {0: "no samples", 40 * 60 * 16_000 + 1: "at most 40 minutes of each"}
+    for samples, text in cases.items():
+        with pytest.raises(InvalidRequest) as caught:
+            media_of(VOXTRAL).prepare(np.zeros(samples, np.float32))
+        assert text in caught.value.text
+
+
+def test_voxtrals_that_are_no_such_models_are_refused_by_their_keys() -> None:
+    towers: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"intermediate_size": 40}, "intermediate_size = 40: it must be a multiple of"),
+        ({"max_source_positions": 50}, "chunk_length"),
+        ({"d_model": 16}, "d_model"),
+    )
+    for tower, text in towers:
+        with pytest.raises(CheckpointError, match=text):
+            media_of(VOXTRAL, tower)
+    config = media_config_of(VOXTRAL)
+    config["text_config"] |= {"model_type": "qwen2"}
+    with pytest.raises(CheckpointError, match="'qwen2'; supported: llama, mistral"):
+        made(config, None)

@@ -1,4 +1,4 @@
-"""Qwen2-Audio."""
+"""Qwen2-Audio and Voxtral."""
 
 from __future__ import annotations
 
@@ -41,7 +41,32 @@ def vectors(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     return [caught[0][start + 1 : end] for start, end in zip(starts, ends, strict=True)]
 
 
-QWEN_AUDIO = Reader(hear, vectors)
+def windows(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
+    """As Voxtral's processor takes a sound: filled to whole windows, which it is then cut into."""
+    import torch
+    from transformers import WhisperFeatureExtractor
+
+    process = WhisperFeatureExtractor.from_dict(case.preprocessor)
+    audio, each = case.config["audio_config"], list[Any]()
+    for sound in sounds:
+        made = process(
+            sound,
+            sampling_rate=16_000,
+            padding=True,
+            truncation=False,
+            pad_to_multiple_of=process.n_samples,
+            return_tensors="pt",
+        )["input_features"]
+        frames = 2 * audio["max_source_positions"]
+        each.append(made.reshape(process.feature_size, -1, frames).transpose(0, 1))
+    together = audio["intermediate_size"] // audio["hidden_size"]
+    counts = [len(one) * audio["max_source_positions"] // together for one in each]
+    rows = [[BEGIN, *[SOFT] * count, END] for count in counts]
+    pieces = [one.transpose(1, 2).flatten(0, 1).numpy() for one in each]
+    return Seen(rows, {"input_features": torch.cat(each)}, pieces)
+
+
+QWEN_AUDIO, VOXTRAL = Reader(hear, vectors), Reader(windows, vectors)
 
 CASES = [
     MediaCase(
@@ -52,4 +77,14 @@ CASES = [
     ),
     # One fills its window, the next ends just before a frame's end.
     MediaCase("qwen2_audio_whole", QWEN_AUDIO, sounds=(32_000, 31_999, 641, 20_001)),
+    # Of a part of a window, and of a window and a bit.
+    MediaCase(
+        "voxtral",
+        VOXTRAL,
+        sounds=(9_113, 33_161),
+        without={
+            "activation": {"audio_config.activation_function": "relu"},
+            "projector": {"projector_hidden_act": "relu"},
+        },
+    ),
 ]
