@@ -29,7 +29,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operations in order. The last inputs are those of a step, the others weights and constants."""
+    """Operations in order. The first inputs are weights and constants, the last those of a step."""
 
     inputs: tuple[str, ...]
     operations: tuple[Operation, ...]

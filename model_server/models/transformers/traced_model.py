@@ -36,7 +36,6 @@ from model_server.models.transformers.graph import (
 from model_server.models.transformers.operators import OPERATORS
 from model_server.models.weights.source import (
     Empty,
-    RegionPiece,
     Stacked,
     Tensor,
     Tensors,
@@ -49,9 +48,7 @@ from model_server.models.weights.weight import WeightForm, weight
 _LITERAL = 4096  # numbers of a constant that programs hold; more are a weight
 
 _ATTEND, _EXPERTS = "sax.attend.default", "sax.experts.default"
-_LINEAR, _EMBEDDING, _ADDMM = (
-    f"aten.{name}.default" for name in ("linear", "embedding", "addmm")
-)
+_LINEAR, _EMBEDDING, _ADDMM = (f"aten.{name}.default" for name in ("linear", "embedding", "addmm"))
 _OURS = (_ATTEND, _EXPERTS)
 
 
@@ -105,9 +102,7 @@ class Uses:
                 for kernel, bias in _product_of(graph, operation):
                     biases.setdefault(kernel, set()).add(bias)
         single = {name: next(iter(its)) for name, its in biases.items() if len(its) == 1}
-        return cls(
-            {name: frozenset(its) for name, its in found.items()}, single, traced.rowwise
-        )
+        return cls({name: frozenset(its) for name, its in found.items()}, single, traced.rowwise)
 
 
 def _inputs_in(graph: Graph, given: Any) -> list[str]:
@@ -167,13 +162,17 @@ class TracedModel(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Maps f32[R, D] to f32[R, V]."""
-        return self._run(self.program.logits, {"rows": hidden[:, None]}, {})[:, 0].astype(jnp.float32)
+        return self._run(self.program.logits, {"rows": hidden[:, None]}, {})[:, 0].astype(
+            jnp.float32
+        )
 
     def _run(
         self, graph: Graph, given: Mapping[str, jax.Array], more: Mapping[str, Callable[..., Any]]
     ) -> jax.Array:
         held = self._held()
-        values: list[Any] = [given[name] if name in given else held.get(name) for name in graph.inputs]
+        values: list[Any] = [
+            given[name] if name in given else held.get(name) for name in graph.inputs
+        ]
         for operation in graph.operations:
             arguments = _filled(operation.arguments, values)
             settings = {name: _filled(it, values) for name, it in operation.settings.items()}
@@ -184,7 +183,7 @@ class TracedModel(nnx.Module):
 
     def _held(self) -> dict[str, Any]:
         """Return what each input of the graphs is: a layer, or an array."""
-        made: dict[str, Any] = dict(self.program.literals)
+        made: dict[str, Any] = {n: jnp.asarray(it) for n, it in self.program.literals.items()}
         for name, part in zip(self.names, self.parts, strict=True):
             made[name] = part.numbers if isinstance(part, Array) else part
         if self.head is not None:
@@ -287,7 +286,9 @@ class _Plan:
         return made if len(of_rows) < 2 else [name for name in made if name not in of_rows]
 
     def _is_plain(self, name: str) -> bool:
-        return len(self._traced.shapes.get(name, ())) == 2 and name not in self._traced.whole_numbers
+        return (
+            len(self._traced.shapes.get(name, ())) == 2 and name not in self._traced.whole_numbers
+        )
 
     def _found_head(self) -> str | None:
         """Return the kernel of the logits, if one of its own makes them."""
@@ -319,7 +320,8 @@ def _is_turned(uses: Uses, name: str) -> bool:
 def _experts_of(call: ExpertsCall, stored: Mapping[str, Stored], form: WeightForm) -> Experts:
     first, second = stored[call.first], stored[call.second]
     if first.gates:
-        gate, up, down = (Stacked(tuple(map(Tensor, of))) for of in (first.gates, first.names, second.names))
+        named = first.gates, first.names, second.names
+        gate, up, down = (Stacked(tuple(map(Tensor, of))) for of in named)
         sources = ExpertSources(count=call.count, gate=gate, up=up, down=down)
     else:
         (both,), (down,) = first.names, second.names
@@ -369,7 +371,9 @@ def _linear(x: jax.Array, kernel: Any, bias: Any = None) -> jax.Array:
 
 
 def _addmm(bias: Any, x: jax.Array, kernel: Any, **settings: Any) -> jax.Array:
-    return kernel(x) if isinstance(kernel, Linear) else OPERATORS[_ADDMM](bias, x, kernel, **settings)
+    return (
+        kernel(x) if isinstance(kernel, Linear) else OPERATORS[_ADDMM](bias, x, kernel, **settings)
+    )
 
 
 def _embedding(table: Any, tokens: jax.Array, *rest: Any) -> jax.Array:

@@ -9,6 +9,9 @@ Standard input: config.json. The first argument: the file for the result, a pick
 or the text of a refusal.
 """
 
+# Only the extra `torch` brings what this file imports.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json
@@ -36,7 +39,7 @@ from transformers.core_model_loading import (
 from transformers.initialization import no_init_weights
 from transformers.integrations import moe
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -105,12 +108,21 @@ def _(
     return torch.empty_like(x)
 
 
+OWN_MASK = "it computes its attention mask in a way of its own"
+
+
 class Mask:
-    """Stands for the mask of a layer. Arithmetic with it fails, as it must."""
+    """Stands for the mask of a layer. Whatever reads it as a tensor is refused."""
 
     def __init__(self, window: int | None = None, chunk: int | None = None) -> None:
         self.window = window
         self.chunk = chunk
+
+    def __getattr__(self, name: str) -> Any:
+        raise Refusal(OWN_MASK)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise Refusal(OWN_MASK)
 
 
 # Arguments of transformers' attention functions that change nothing here: the cache is the server's
@@ -152,7 +164,7 @@ class Recorder:
         if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             raise Refusal("its tokens see those after them")
         if attention_mask is not None and not isinstance(attention_mask, Mask):
-            raise Refusal("it computes its attention mask in a way of its own")
+            raise Refusal(OWN_MASK)
         if query.shape[2] != 1 or key.shape[2] != 1:
             raise Refusal("its attention puts tokens together before they attend")
         seen = attention_mask or Mask()
@@ -183,7 +195,9 @@ class Recorder:
         plain = it.has_gate and not it.has_bias and not it.has_post_expert_norm
         own_gate = type(module)._apply_gate is not moe._default_apply_gate
         if not plain or own_gate or not it.is_concatenated:
-            raise Refusal(f"its experts ({type(module).__name__}) are not plain gated feed-forwards")
+            raise Refusal(
+                f"its experts ({type(module).__name__}) are not plain gated feed-forwards"
+            )
         first, second = it.gate_up_proj, it.down_proj
         self.experts.append(module)
         call = len(self.experts) - 1
@@ -203,25 +217,24 @@ def mask_of(
     Compares what it lets through around the border of a window or a chunk.
     """
     size = local_size or 7
+    rows = (0, 1, size - 1, size, size + 1, 2 * size, 3 * size + 1)
+    columns, zero = torch.arange(3 * size + 5), torch.zeros((), dtype=torch.int64)
+    possible = {"causal", "window", "chunk"}
     with _disable_current_modes():
-        last = torch.arange(3 * size + 5)
-        zero = torch.zeros((), dtype=torch.int64)
-        for row in (0, 1, size - 1, size, size + 1, 2 * size, 3 * size + 1):
+        for row in rows:
             try:
-                seen = mask_function(zero, zero, torch.tensor(row), last)
+                seen = mask_function(zero, zero, torch.tensor(row), columns)
             except Exception as exc:
                 raise Refusal("its attention mask depends on more than positions") from exc
-            seen = torch.as_tensor(seen).expand(last.shape)
-            kinds = _kinds(row, last, local_size)
-            left = {name for name, made in kinds.items() if bool((made == seen).all())}
-            possible = left if row == 0 else possible & left
-    for name, mask in (
-        ("causal", Mask()),
-        ("window", Mask(window=local_size)),
-        ("chunk", Mask(chunk=local_size)),
-    ):
-        if name in possible:
-            return mask
+            made = _kinds(row, columns, local_size).items()
+            seen = torch.as_tensor(seen).expand(columns.shape)
+            possible &= {name for name, wanted in made if bool((wanted == seen).all())}
+    if "causal" in possible:
+        return Mask()
+    if "window" in possible:
+        return Mask(window=local_size)
+    if "chunk" in possible:
+        return Mask(chunk=local_size)
     raise Refusal("its attention mask is neither causal, nor a window, nor chunks")
 
 
@@ -313,8 +326,8 @@ class _Given(torch.nn.Module):
     def __getattr__(self, name: str) -> Any:
         return self if name == "decoder" else super().__getattr__(name)
 
-    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.rows)  # pyright: ignore
+    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.rows)  # pyright: ignore
 
 
 class _Logits(torch.nn.Module):
@@ -447,7 +460,7 @@ def _target(target: Any) -> str:
 
 
 class Naming:
-    """Which tensors of a checkpoint each parameter is read from: undoes transformers' conversions."""
+    """The tensors of a checkpoint that make each parameter, before transformers converts them."""
 
     def __init__(self, model: Any) -> None:
         self._transforms = list(reversed(get_model_conversion_mapping(model, add_legacy=False)))
@@ -486,7 +499,8 @@ def _unmerged(transform: Any, found: str, name: str) -> Stored:
     if done == [(MergeModulelist, 0)] and len(patterns) == 1:
         return Stored((found,))
     if done == [(MergeModulelist, 0), (Concatenate, 1)] and len(patterns) == 2:
-        return Stored((found.replace(*patterns),), (found,))
+        gates, ups = patterns
+        return Stored((found.replace(gates, ups),), (found,))
     how = ", ".join(type(each).__name__ for each in transform.operations)
     raise Refusal(f"its checkpoints store {name} in another form ({how})")
 
@@ -575,7 +589,9 @@ class Held:
     def with_graphs(
         self, hidden: Graph, logits: Graph, embed: int, vocab: int, exported: tuple[Any, Any]
     ) -> TracedGraphs:
-        used = {name for graph in (hidden, logits) for name in graph.inputs if _is_used(graph, name)}
+        used = {
+            name for graph in (hidden, logits) for name in graph.inputs if _is_used(graph, name)
+        }
         read = {name: it for name, it in self._read.items() if name in used}
         count = {name: call.count for call in self._experts for name in (call.first, call.second)}
         naming = Naming(self._model)

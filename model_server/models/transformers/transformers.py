@@ -32,7 +32,13 @@ PATH = "transformers"
 EXTRA = "torch"
 _SECONDS = 900  # for one trace: a large model takes a minute on an idle machine
 # Keys of config.json with the longest context, in the order in which they are believed.
-_CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+_CONTEXTS = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "max_sequence_length",
+)
 
 
 def is_installed() -> bool:
