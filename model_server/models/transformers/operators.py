@@ -374,6 +374,7 @@ _UNARY: Mapping[str, Callable[..., Any]] = {
     "cos": lambda x: jnp.cos(_float(x)),
     "erf": lambda x: jax.lax.erf(_float(x)),
     "exp": lambda x: jnp.exp(_float(x)),
+    "expm1": lambda x: jnp.expm1(_float(x)),
     "floor": jnp.floor,
     "isnan": jnp.isnan,
     "log": lambda x: jnp.log(_float(x)),

@@ -218,9 +218,9 @@ def mask_of(
     """
     size = local_size or 7
     rows = (0, 1, size - 1, size, size + 1, 2 * size, 3 * size + 1)
-    columns, zero = torch.arange(3 * size + 5), torch.zeros((), dtype=torch.int64)
     possible = {"causal", "window", "chunk"}
-    with _disable_current_modes():
+    with torch._C.DisableTorchFunction(), _disable_current_modes():  # numbers, not a trace
+        columns, zero = torch.arange(3 * size + 5), torch.zeros((), dtype=torch.int64)
         for row in rows:
             try:
                 seen = mask_function(zero, zero, torch.tensor(row), columns)
@@ -316,6 +316,14 @@ class _Hidden(torch.nn.Module):
         return made[0]
 
 
+class _States(BaseModelOutputWithPastAndCrossAttentions):
+    """Hidden states; of whatever else a model's layers give there is none."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class _Given(torch.nn.Module):
     """In place of the layers: returns the hidden states that it holds."""
 
@@ -326,8 +334,8 @@ class _Given(torch.nn.Module):
     def __getattr__(self, name: str) -> Any:
         return self if name == "decoder" else super().__getattr__(name)
 
-    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPastAndCrossAttentions:
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.rows)  # pyright: ignore
+    def forward(self, *_: Any, **__: Any) -> _States:
+        return _States(last_hidden_state=self.rows)  # pyright: ignore
 
 
 class _Logits(torch.nn.Module):

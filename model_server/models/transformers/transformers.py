@@ -54,11 +54,9 @@ def remedy() -> str:
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     """Trace the model of a config.json. Raises CheckpointError, InvalidRequest."""
     assert config is not None, "the registry says that it needs a checkpoint"
-    served = serving(values, _longest(config, values))
-    _check_serving(values, served)
+    _check_serving(values, serving(values, sys.maxsize))
     traced = _traced(json.dumps(dict(config), sort_keys=True, default=str))
-    if served["mesh_shape"] is None:
-        served["mesh_shape"] = (1, 1, 1)
+    served = serving(values, _longest(config, values)) | {"mesh_shape": (1, 1, 1)}
     first = traced.attention[0]
     windows = tuple(call.window or call.chunk for call in traced.attention)
     return Recipe(
