@@ -64,7 +64,7 @@ class ExpertsCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredParameter:
     """How a checkpoint stores a parameter. One name: as it is; else a matrix of each expert."""
 
     names: tuple[str, ...]
@@ -81,7 +81,7 @@ class TracedGraphs:
     attention: tuple[AttentionCall, ...]
     experts: tuple[ExpertsCall, ...]
     shapes: Mapping[str, tuple[int, ...]]  # of the parameters
-    stored: Mapping[str, Stored]
+    stored: Mapping[str, StoredParameter]
     whole_numbers: frozenset[str]  # parameters that are integers
     rowwise: frozenset[str]  # kernels that multiply nothing but one row per token
     constants: Mapping[str, np.ndarray]  # computed from the configuration
@@ -90,5 +90,5 @@ class TracedGraphs:
     vocab: int
 
 
-class Refusal(Exception):
+class TraceRefusal(Exception):
     """Raised for a model that cannot be served by tracing; the text says why."""

@@ -29,7 +29,7 @@ from model_server.models.transformers.graph import (
     ExpertsCall,
     Graph,
     Operation,
-    Stored,
+    StoredParameter,
     TracedGraphs,
     Value,
 )
@@ -133,8 +133,8 @@ class TracedModel(nnx.Module):
     """Maps tokens to hidden states, and hidden states to logits, as `engine.PagedModel`."""
 
     def __init__(self, traced: TracedGraphs, form: WeightForm) -> None:
-        self.program = _Program(traced)
-        plan = _Plan(traced, form)
+        self.program = _TracedProgram(traced)
+        plan = _WeightPlan(traced, form)
         self.head: Linear | None = plan.head()
         self.embedding: Embedding | None = plan.embedding()
         self.parts = nnx.List([part for _, part in plan.others()])
@@ -169,23 +169,21 @@ class TracedModel(nnx.Module):
     def _run(
         self, graph: Graph, given: Mapping[str, jax.Array], more: Mapping[str, Callable[..., Any]]
     ) -> jax.Array:
-        held = self._held()
-        values: list[Any] = [
-            given[name] if name in given else held.get(name) for name in graph.inputs
-        ]
-        for operation in graph.operations:
-            arguments = _filled(operation.arguments, values)
-            settings = {name: _filled(it, values) for name, it in operation.settings.items()}
-            function = more.get(operation.name) or _OWN.get(operation.name)
-            function = function or OPERATORS[operation.name]
-            values.append(function(*arguments, **settings))
+        functions = {**OPERATORS, **_OWN, **more}
+        held = self._held() | given
+        values: list[Any] = [held.get(name) for name in graph.inputs]
+        with jax.numpy_rank_promotion("allow"):  # as torch broadcasts
+            for each in graph.operations:
+                arguments = _filled(each.arguments, values)
+                settings = {name: _filled(it, values) for name, it in each.settings.items()}
+                values.append(functions[each.name](*arguments, **settings))
         return values[graph.output.index]
 
     def _held(self) -> dict[str, Any]:
         """Return what each input of the graphs is: a layer, or an array."""
         made: dict[str, Any] = {n: jnp.asarray(it) for n, it in self.program.literals.items()}
         for name, part in zip(self.names, self.parts, strict=True):
-            made[name] = part.numbers if isinstance(part, Array) else part
+            made[name] = part.numbers if isinstance(part, RawWeight) else part
         if self.head is not None:
             made[self.head_name] = self.head
         if self.embedding is not None:
@@ -193,7 +191,7 @@ class TracedModel(nnx.Module):
         return made
 
 
-class Array(nnx.Module):
+class RawWeight(nnx.Module):
     """A weight that operations read as an array."""
 
     def __init__(
@@ -207,7 +205,7 @@ class Array(nnx.Module):
         return held.astype(jnp.float32) if held.dtype == jnp.bfloat16 else held
 
 
-class _Program:
+class _TracedProgram:
     """What a module computes, beside its weights; equal to itself alone."""
 
     def __init__(self, traced: TracedGraphs) -> None:
@@ -217,7 +215,7 @@ class _Program:
         self.literals = dict(small)
 
 
-class _Plan:
+class _WeightPlan:
     """Which layer each weight becomes, by the operations that read it."""
 
     def __init__(self, traced: TracedGraphs, form: WeightForm) -> None:
@@ -247,14 +245,14 @@ class _Plan:
         if (call := self._experts.get(name)) is not None:
             return _experts_of(call, self._traced.stored, self._form)
         if (constant := self._traced.constants.get(name)) is not None:
-            return Array(constant.shape, Constant(constant), constant.dtype, None)
+            return RawWeight(constant.shape, Constant(constant), constant.dtype, None)
         if name in self._linears():
             return self._linear(name)
         shape = self._traced.shapes[name]
         if name in self._traced.whole_numbers:
-            return Array(shape, self._source(name), jnp.int32, None)
+            return RawWeight(shape, self._source(name), jnp.int32, None)
         dtype = self._form.dtype if len(shape) > 1 else jnp.float32
-        return Array(shape, self._source(name), dtype, 0.02)
+        return RawWeight(shape, self._source(name), dtype, 0.02)
 
     def _linear(self, name: str) -> Linear:
         turned = _is_turned(self._uses, name)
@@ -317,7 +315,9 @@ def _is_turned(uses: Uses, name: str) -> bool:
     return uses.of[name] == {(_ADDMM, 2)}
 
 
-def _experts_of(call: ExpertsCall, stored: Mapping[str, Stored], form: WeightForm) -> Experts:
+def _experts_of(
+    call: ExpertsCall, stored: Mapping[str, StoredParameter], form: WeightForm
+) -> Experts:
     first, second = stored[call.first], stored[call.second]
     if first.gates:
         named = first.gates, first.names, second.names

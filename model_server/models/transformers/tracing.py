@@ -49,9 +49,9 @@ from model_server.models.transformers.graph import (
     ExpertsCall,
     Graph,
     Operation,
-    Refusal,
-    Stored,
+    StoredParameter,
     TracedGraphs,
+    TraceRefusal,
     Value,
 )
 
@@ -119,10 +119,10 @@ class Mask:
         self.chunk = chunk
 
     def __getattr__(self, name: str) -> Any:
-        raise Refusal(OWN_MASK)
+        raise TraceRefusal(OWN_MASK)
 
     def __getitem__(self, index: Any) -> Any:
-        raise Refusal(OWN_MASK)
+        raise TraceRefusal(OWN_MASK)
 
 
 # Arguments of transformers' attention functions that change nothing here: the cache is the server's
@@ -135,7 +135,7 @@ _IDLE = {
 }
 
 
-class Recorder:
+class CallRecorder:
     """What the functions that transformers calls were given, in the order of the calls."""
 
     def __init__(self) -> None:
@@ -158,15 +158,15 @@ class Recorder:
         """Transformers' attention interface. Returns [T, 1, H, W]."""
         given = sorted(name for name, it in others.items() if it is not None and name not in _IDLE)
         if given:
-            raise Refusal(
+            raise TraceRefusal(
                 f"its attention takes {', '.join(given)}, which paged attention does not compute"
             )
         if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
-            raise Refusal("its tokens see those after them")
+            raise TraceRefusal("its tokens see those after them")
         if attention_mask is not None and not isinstance(attention_mask, Mask):
-            raise Refusal(OWN_MASK)
+            raise TraceRefusal(OWN_MASK)
         if query.shape[2] != 1 or key.shape[2] != 1:
-            raise Refusal("its attention puts tokens together before they attend")
+            raise TraceRefusal("its attention puts tokens together before they attend")
         seen = attention_mask or Mask()
         self.attention.append(
             AttentionCall(
@@ -195,7 +195,7 @@ class Recorder:
         plain = it.has_gate and not it.has_bias and not it.has_post_expert_norm
         own_gate = type(module)._apply_gate is not moe._default_apply_gate
         if not plain or own_gate or not it.is_concatenated:
-            raise Refusal(
+            raise TraceRefusal(
                 f"its experts ({type(module).__name__}) are not plain gated feed-forwards"
             )
         first, second = it.gate_up_proj, it.down_proj
@@ -225,7 +225,7 @@ def mask_of(
             try:
                 seen = mask_function(zero, zero, torch.tensor(row), columns)
             except Exception as exc:
-                raise Refusal("its attention mask depends on more than positions") from exc
+                raise TraceRefusal("its attention mask depends on more than positions") from exc
             made = _kinds(row, columns, local_size).items()
             seen = torch.as_tensor(seen).expand(columns.shape)
             possible &= {name for name, wanted in made if bool((wanted == seen).all())}
@@ -235,7 +235,7 @@ def mask_of(
         return Mask(window=local_size)
     if "chunk" in possible:
         return Mask(chunk=local_size)
-    raise Refusal("its attention mask is neither causal, nor a window, nor chunks")
+    raise TraceRefusal("its attention mask is neither causal, nor a window, nor chunks")
 
 
 def _kinds(row: int, columns: torch.Tensor, size: int | None) -> dict[str, torch.Tensor]:
@@ -277,16 +277,18 @@ def _build(config: Mapping[str, Any], mode: FakeTensorMode) -> Any:
     """Return the model that transformers has for a configuration, without weights."""
     model_type = config.get("model_type")
     if model_type not in CONFIG_MAPPING:
-        raise Refusal(f"transformers has no model_type {model_type!r}")
+        raise TraceRefusal(f"transformers has no model_type {model_type!r}")
     plain = {k: v for k, v in config.items() if k not in _STORAGE and not k.startswith("_")}
     plain.pop("attn_implementation", None)
     read = CONFIG_MAPPING[model_type].from_dict(plain)
     if type(read) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise Refusal(f"transformers has no causal language model of model_type {model_type!r}")
+        raise TraceRefusal(
+            f"transformers has no causal language model of model_type {model_type!r}"
+        )
     _check(read)
     made: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read)]
     if made._is_stateful:
-        raise Refusal(f"{made.__name__} keeps a state of its own in place of keys and values")
+        raise TraceRefusal(f"{made.__name__} keeps a state of its own in place of keys and values")
     with _without_weights(mode):
         model = made._from_config(
             read, attn_implementation=_OURS, experts_implementation=_OURS, dtype=torch.float32
@@ -297,9 +299,11 @@ def _build(config: Mapping[str, Any], mode: FakeTensorMode) -> Any:
 
 def _check(config: Any) -> None:
     if getattr(config, "is_encoder_decoder", False):
-        raise Refusal("it is an encoder and a decoder; the engine runs decoders alone")
+        raise TraceRefusal("it is an encoder and a decoder; the engine runs decoders alone")
     if getattr(config, "alibi", False):
-        raise Refusal("it adds ALiBi biases to its scores, which paged attention does not compute")
+        raise TraceRefusal(
+            "it adds ALiBi biases to its scores, which paged attention does not compute"
+        )
 
 
 class _Hidden(torch.nn.Module):
@@ -316,7 +320,7 @@ class _Hidden(torch.nn.Module):
         return made[0]
 
 
-class _States(BaseModelOutputWithPastAndCrossAttentions):
+class _LastStates(BaseModelOutputWithPastAndCrossAttentions):
     """Hidden states; of whatever else a model's layers give there is none."""
 
     def __getattr__(self, name: str) -> None:
@@ -324,7 +328,7 @@ class _States(BaseModelOutputWithPastAndCrossAttentions):
             raise AttributeError(name)
 
 
-class _Given(torch.nn.Module):
+class _GivenStates(torch.nn.Module):
     """In place of the layers: returns the hidden states that it holds."""
 
     def __init__(self) -> None:
@@ -334,15 +338,15 @@ class _Given(torch.nn.Module):
     def __getattr__(self, name: str) -> Any:
         return self if name == "decoder" else super().__getattr__(name)
 
-    def forward(self, *_: Any, **__: Any) -> _States:
-        return _States(last_hidden_state=self.rows)  # pyright: ignore
+    def forward(self, *_: Any, **__: Any) -> _LastStates:
+        return _LastStates(last_hidden_state=self.rows)  # pyright: ignore
 
 
 class _Logits(torch.nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.given = _Given()
+        self.given = _GivenStates()
         setattr(model, model.base_model_prefix, self.given)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -394,7 +398,7 @@ class Conversion:
     def __init__(self, exported: Any, aliases: Mapping[str, str]) -> None:
         signature = exported.graph_signature
         if signature.buffers_to_mutate:
-            raise Refusal("it changes tensors of its own as it runs")
+            raise TraceRefusal("it changes tensors of its own as it runs")
         self._exported = exported
         self._aliases = aliases
         self._names = {
@@ -473,20 +477,20 @@ class Naming:
     def __init__(self, model: Any) -> None:
         self._transforms = list(reversed(get_model_conversion_mapping(model, add_legacy=False)))
 
-    def stored(self, name: str, count: int) -> Stored:
+    def stored(self, name: str, count: int) -> StoredParameter:
         """Return the tensors of a parameter; count: of experts, if it is of several."""
-        made = Stored((name,))
+        made = StoredParameter((name,))
         for transform in self._transforms:
             if isinstance(transform, PrefixChange):
                 continue
             back = transform.reverse_transform()
             if not isinstance(transform, WeightConverter):
-                made = Stored(*(_renamed(back, of) for of in (made.names, made.gates)))
+                made = StoredParameter(*(_renamed(back, of) for of in (made.names, made.gates)))
             elif back.rename_source_key(name)[1] is not None:
                 made = _unmerged(transform, back.rename_source_key(name)[0], name)
         if "*" not in made.names[0]:
             return made
-        return Stored(*(_numbered(of, count) for of in (made.names, made.gates)))
+        return StoredParameter(*(_numbered(of, count) for of in (made.names, made.gates)))
 
 
 def _renamed(transform: Any, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -497,7 +501,7 @@ def _numbered(names: tuple[str, ...], count: int) -> tuple[str, ...]:
     return tuple(name.replace("*", str(expert)) for name in names for expert in range(count))
 
 
-def _unmerged(transform: Any, found: str, name: str) -> Stored:
+def _unmerged(transform: Any, found: str, name: str) -> StoredParameter:
     """Return the names of what is merged into one tensor of all experts, * for each expert.
 
     found: what transformers makes of the name with the first of its patterns.
@@ -505,12 +509,12 @@ def _unmerged(transform: Any, found: str, name: str) -> Stored:
     patterns = [re.sub(r"[\\^$]", "", each) for each in transform._original_source_patterns]
     done = [(type(each), getattr(each, "dim", None)) for each in transform.operations]
     if done == [(MergeModulelist, 0)] and len(patterns) == 1:
-        return Stored((found,))
+        return StoredParameter((found,))
     if done == [(MergeModulelist, 0), (Concatenate, 1)] and len(patterns) == 2:
         gates, ups = patterns
-        return Stored((found.replace(gates, ups),), (found,))
+        return StoredParameter((found.replace(gates, ups),), (found,))
     how = ", ".join(type(each).__name__ for each in transform.operations)
-    raise Refusal(f"its checkpoints store {name} in another form ({how})")
+    raise TraceRefusal(f"its checkpoints store {name} in another form ({how})")
 
 
 # What cannot be served.
@@ -518,29 +522,29 @@ def _unmerged(transform: Any, found: str, name: str) -> Stored:
 
 def _check_modules(model: Any) -> None:
     if any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
-        raise Refusal("it has a convolution over tokens, which keeps a state of its own")
+        raise TraceRefusal("it has a convolution over tokens, which keeps a state of its own")
 
 
-def _check_calls(exported: Any, recorder: Recorder, config: Any) -> None:
+def _check_calls(exported: Any, recorder: CallRecorder, config: Any) -> None:
     layers, calls = getattr(config, "num_hidden_layers", 1), len(recorder.attention)
     if calls < layers:
-        raise Refusal(
+        raise TraceRefusal(
             f"{calls} of its {layers} layers attend through transformers' attention interface; the "
             "others keep another state, or attend in a way of their own"
         )
     *_, positions, mask = exported.graph.find_nodes(op="placeholder")
     if not positions.users:
-        raise Refusal("it counts positions by itself and takes none from the engine")
+        raise TraceRefusal("it counts positions by itself and takes none from the engine")
     if mask.users:
-        raise Refusal("it computes with the mask of padding")
+        raise TraceRefusal("it computes with the mask of padding")
 
 
 # All of it.
 
 
 def trace(config: Mapping[str, Any]) -> TracedGraphs:
-    """Trace the model of a configuration. Raises Refusal, and whatever transformers raises."""
-    recorder = Recorder()
+    """Trace the model of a configuration. Raises TraceRefusal, and whatever transformers raises."""
+    recorder = CallRecorder()
     ALL_ATTENTION_FUNCTIONS.register(_OURS, recorder.attend)
     ALL_MASK_ATTENTION_FUNCTIONS.register(_OURS, mask_of)
     moe.ALL_EXPERTS_FUNCTIONS.register(_OURS, recorder.route)
@@ -552,7 +556,7 @@ def trace(config: Mapping[str, Any]) -> TracedGraphs:
         positions, mask = torch.zeros_like(tokens), torch.ones_like(tokens)
     hidden = _exported(_Hidden(model), (tokens, positions, mask))
     _check_calls(hidden, recorder, model.config)
-    held = Held(model, recorder)
+    held = ModelTensors(model, recorder)
     with mode:
         rows = torch.zeros((_TOKENS, 1, _width(hidden)))
     logits = _exported(_Logits(model), (rows,))
@@ -574,13 +578,13 @@ def _activation(function: Any) -> str:
         kind = kind[0] if isinstance(kind, tuple) else kind
         if kind is not None and type(function) is kind:
             return name
-    raise Refusal(f"its experts' activation is {type(function).__name__}")
+    raise TraceRefusal(f"its experts' activation is {type(function).__name__}")
 
 
-class Held:
+class ModelTensors:
     """Parameters and buffers of a model, before its layers are taken from it."""
 
-    def __init__(self, model: Any, recorder: Recorder) -> None:
+    def __init__(self, model: Any, recorder: CallRecorder) -> None:
         self._model, self._attention = model, tuple(recorder.attention)
         self._class_name = type(model).__name__
         parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -677,7 +681,7 @@ def _literal(pattern: str) -> str:
 
 def _numbers(name: str, tensor: torch.Tensor) -> np.ndarray:
     if isinstance(tensor, FakeTensor) or tensor.is_meta:
-        raise Refusal(f"its {name} is computed from weights")
+        raise TraceRefusal(f"its {name} is computed from weights")
     made = tensor.detach().to(torch.float32) if tensor.is_floating_point() else tensor
     return made.numpy().astype(_DTYPES[tensor.dtype], copy=False)
 
@@ -686,7 +690,7 @@ def main() -> None:
     config = json.loads(sys.stdin.read())
     try:
         made: Any = trace(config)
-    except Refusal as exc:
+    except TraceRefusal as exc:
         made = str(exc)
     except Exception as exc:
         made = _reason(exc)
@@ -697,7 +701,7 @@ def _reason(exc: Exception) -> str:
     """Say in one sentence why transformers' code could not be traced."""
     cause: BaseException | None = exc
     while cause is not None:
-        if isinstance(cause, Refusal):
+        if isinstance(cause, TraceRefusal):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
     first = next((line.strip() for line in str(exc).splitlines() if line.strip()), "")

@@ -87,7 +87,7 @@ def test_logits_equal_transformers_whole_in_chunks_and_in_batches(
     requests = [
         EngineRequest(
             prompt=tuple(map(int, each)),
-            sampling=Sampling(0.0, 0, 1.0),
+            sampling=Sampling(0.0, 0, 1.0, seed=0),
             max_tokens=4,
             stop_ids=frozenset(),
             score_from=1 if len(each) > 1 else None,

@@ -15,7 +15,7 @@ from model_server.models.transformers.graph import (
     AttentionCall,
     Graph,
     Operation,
-    Stored,
+    StoredParameter,
     TracedGraphs,
     Value,
 )
@@ -87,7 +87,7 @@ def traced(**changes: Any) -> TracedGraphs:
         "attention": (CALL,),
         "experts": (),
         "shapes": SHAPES,
-        "stored": {name: Stored((f"model.{name}.weight",)) for name in SHAPES},
+        "stored": {name: StoredParameter((f"model.{name}.weight",)) for name in SHAPES},
         "whole_numbers": frozenset(),
         "rowwise": frozenset({"q", "k", "out", "table"}),
         "constants": {"scales": SCALES},
