@@ -55,7 +55,10 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         (JAX, "only movable_pages and what is below it touches devices"),
     ),
     **dict.fromkeys(
-        ("model_server/models/transformers/tracing.py", "model_server/models/transformers/graph.py"),
+        [
+            f"model_server/models/transformers/{name}.py"
+            for name in ("calls", "conversion", "graph", "tracing")
+        ],
         (JAX, "models are traced in a process that has torch and no device"),
     ),
     "model_server/pathways/scheduling/": (

@@ -170,7 +170,7 @@ class TracedModel(nnx.Module):
         self, graph: Graph, given: Mapping[str, jax.Array], more: Mapping[str, Callable[..., Any]]
     ) -> jax.Array:
         functions = {**OPERATORS, **_OWN, **more}
-        held = self._held() | given
+        held = self._held() | dict(given)
         values: list[Any] = [held.get(name) for name in graph.inputs]
         with jax.numpy_rank_promotion("allow"):  # as torch broadcasts
             for each in graph.operations:

@@ -56,7 +56,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     assert config is not None, "the registry says that it needs a checkpoint"
     _check_serving(values, serving(values, sys.maxsize))
     traced = _traced(json.dumps(dict(config), sort_keys=True, default=str))
-    served = serving(values, _longest(config, values)) | {"mesh_shape": (1, 1, 1)}
+    served = serving(values, _longest(config, values))
+    served["mesh_shape"] = (1, 1, 1)
     first = traced.attention[0]
     windows = tuple(call.window or call.chunk for call in traced.attention)
     return Recipe(

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tests.golden.random_tensor import random_tensor
+from tests.model_server.checkpoints.tiny_folder import VOCAB, tokenizer_json
 
 FOLDER = Path(__file__).parents[3] / "golden" / "transformers"
-VOCAB = 128
 
 
 def case_names() -> list[str]:
@@ -50,8 +50,9 @@ class Reference:
                     held.copy_(self._torch.from_numpy(made))
 
     def save(self, folder: Path) -> Path:
-        """Write the folder as transformers publishes it."""
+        """Write the folder as transformers publishes it, with a tokenizer."""
         self._model.save_pretrained(folder)
+        (folder / "tokenizer.json").write_text(tokenizer_json())
         return folder
 
     def logits(self, prompt: np.ndarray) -> np.ndarray:
