@@ -23,7 +23,6 @@ from model_server.kernels.pages import CacheShape, HeadShape
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe, serving
 from model_server.models.tasks import GENERATE
 from model_server.models.transformers.graph import AttentionCall, TracedGraphs
-from model_server.models.transformers.traced_model import TracedModel, unknown_operations
 from sax.distribution import how_to_install
 from sax.errors import CheckpointError, InvalidRequest
 from sax.format import quoted
@@ -53,6 +52,9 @@ def remedy() -> str:
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     """Trace the model of a config.json. Raises CheckpointError, InvalidRequest."""
+    # Not with the registry, which every server imports.
+    from model_server.models.transformers.traced_model import TracedModel
+
     assert config is not None, "the registry says that it needs a checkpoint"
     _check_serving(values, serving(values, sys.maxsize))
     traced = _traced(json.dumps(dict(config), sort_keys=True, default=str))
@@ -122,6 +124,8 @@ def _traced(config: str) -> TracedGraphs:
             f"model_type {quoted(name)} has no family here and cannot be served by transformers' "
             f"code: {made}"
         )
+    from model_server.models.transformers.traced_model import unknown_operations
+
     if missing := unknown_operations(made):
         raise CheckpointError(
             f"model_type {quoted(name)} has no family here, and transformers' code for it computes "
