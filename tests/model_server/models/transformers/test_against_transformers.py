@@ -1,6 +1,6 @@
 """Models that are served by transformers' code, traced, against that code itself.
 
-Needs the extra `torch`, which no environment of the tests has: `make traced` brings one. A process
+Needs the extra `torch`, which no environment of the tests has: elsewhere it is skipped. A process
 traces each model, which takes some seconds. docs/reference/models.md lists the cases.
 """
 
