@@ -32,6 +32,11 @@ BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax
 IMAGES = ROOT / "model_server" / "sharing" / "images" / "worker.py"
 SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "worker.py"
 VIDEOS = ROOT / "model_server" / "sharing" / "videos" / "worker.py"
+# Run in a process of its own, where the extra `torch` is installed.
+TRACING = {
+    ROOT / "model_server" / "models" / "transformers" / f"{name}.py"
+    for name in ("calls", "conversion", "tracing")
+}
 # Ours to ask for, though others import them: starlette reads forms, and uvicorn requests.
 FOR_OTHERS = {"httptools", "python-multipart"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
@@ -124,11 +129,13 @@ def test_the_model_server_imports_what_its_extra_brings() -> None:
     allowed = direct("cpu")
     assert not {
         (path.name, wrong)
-        for path in of_rooms({"model_server"}) - {BUILD, IMAGES, SOUNDS, VIDEOS}
+        for path in of_rooms({"model_server"}) - {BUILD, IMAGES, SOUNDS, VIDEOS, *TRACING}
         for wrong in foreign(imported(path), allowed)
     }
     for path in (IMAGES, SOUNDS, VIDEOS):
         assert not foreign(imported(path), allowed | direct("media"))
+    for path in TRACING:
+        assert not foreign(imported(path), allowed | direct("torch"))
 
 
 def test_what_builds_sax_imports_what_a_build_brings() -> None:

@@ -54,6 +54,13 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         ),
         (JAX, "only movable_pages and what is below it touches devices"),
     ),
+    **dict.fromkeys(
+        [
+            f"model_server/models/transformers/{name}.py"
+            for name in ("calls", "conversion", "graph", "tracing")
+        ],
+        (JAX, "models are traced in a process that has torch and no device"),
+    ),
     "model_server/pathways/scheduling/": (
         JAX | {"grpc", "asyncio", "threading", "time"},
         "what goes where and when is decided without a device, a socket or a clock",

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = "starts"
 _LIBRARIES = ("flax", "numpy", "ml_dtypes")  # beside jax, that tracing runs through
+_TRACED = ("torch", "transformers")  # whose code some models are traced from, where installed
 _VARIABLES = ("NPROC", "SAX_CPU_KERNELS", "SAX_CPU_LIBRARY", "SAX_CPU_THREADS")
 
 
@@ -210,6 +211,7 @@ def _surroundings(layout: Layout) -> Iterable[str]:
     """Yield what programs depend on beside the model: a stable text for each."""
     yield json.dumps(versions(), sort_keys=True)
     yield " ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    yield " ".join(f"{name} {_version(name)}" for name in _TRACED)
     yield repr(keys_of(layout))
     yield native.described()
     yield f"{_cores()} cores"  # XLA divides what a program does over them
@@ -219,6 +221,13 @@ def _surroundings(layout: Layout) -> Iterable[str]:
     for name, value in sorted(jax.config.values.items()):
         if "cache" not in name:  # where programs are found is not what they are
             yield f"{name}={value}"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def _cores() -> int | None:

@@ -152,6 +152,7 @@ assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 
 ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
+_TRACED = ROOT / "tests" / "golden" / "transformers"
 _PLANS = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
@@ -190,6 +191,7 @@ def page() -> str:
             ("model path", "GGUF", "pictures, sounds", "draft layers", "planned sizes"),
             (_parts_row(family, cases) for family in families() if isinstance(family, Family)),
         ),
+        "traced": ", ".join(f"`{name}`" for name in compared_types()),
         "saxml_cases": ", ".join(f"`{name}`" for key in cases for name in cases[key] if "." in key),
         "saxml_paths": _table(
             ("path", "parameters", "sizes", "mesh", "context", "other values"),
@@ -238,6 +240,12 @@ def golden_cases() -> dict[str, list[str]]:
         key = config.get("model_type") or config["model_path"]
         found.setdefault(key, []).append(folder.name)
     return found
+
+
+def compared_types() -> list[str]:
+    """Model types that are served by transformers' code, and were compared with it."""
+    configs = (json.loads(path.read_text()) for path in _TRACED.glob("*.json"))
+    return sorted({config["model_type"] for config in configs})
 
 
 def described(family: Family | EmbedderFamily) -> tuple[str, str]:

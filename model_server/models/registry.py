@@ -27,6 +27,7 @@ from model_server.models.media.media_overrides import rows_in_memory, wanted_con
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import AUTO, SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
 from model_server.models.saxml import lm_cloud, mlperf, saxml_gemma, saxml_llama
+from model_server.models.transformers import transformers as traced
 from model_server.models.vision.resnet import IMAGENET_RESNET_50, RESNET
 from model_server.models.vision.vision_recipe import VisionClass, serving_values
 from sax.adapters import ADAPTER_PATH, BASE, parse_base
@@ -275,7 +276,7 @@ def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
             f"rotated: publish it as its class in {_SAXML_ROOT}*, or put a config.json beside it"
         )
     if found.path == AUTO:
-        return _known(kept, config).model_class()
+        return _of_type(kept, config)
     if kept and kept.path != found.path and found.path in {each.path for each in families()}:
         raise CheckpointError(
             f"this is a {kept.path} checkpoint (config.json: model_type "
@@ -299,17 +300,18 @@ def _check_reads_others(path: str, config: Mapping[str, Any]) -> None:
         )
 
 
-def _known(
-    family: Family | EmbedderFamily | None, config: Mapping[str, Any]
-) -> Family | EmbedderFamily:
-    if family is None:
-        every = (*families(), *_VISION, *_AUDIO, *_SYNTHESIZERS)
-        there = sorted({name for each in every for name in each.model_types})
-        raise CheckpointError(
-            f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
-            f"{', '.join(there)}"
-        )
-    return family
+def _of_type(kept: Family | EmbedderFamily | None, config: Mapping[str, Any]) -> _Recipes:
+    """Return the class of a checkpoint's own family, or of transformers' code if it has none."""
+    if kept is not None:
+        return kept.model_class()
+    if traced.is_installed():
+        return traced.TRANSFORMERS
+    every = (*families(), *_VISION, *_AUDIO, *_SYNTHESIZERS)
+    there = sorted({name for each in every for name in each.model_types})
+    raise CheckpointError(
+        f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
+        f"{', '.join(there)}; for most of the others that transformers has: {traced.remedy()}"
+    )
 
 
 def _configure_auto(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
@@ -319,6 +321,7 @@ def _configure_auto(config: Mapping[str, Any] | None, values: Mapping[str, Any])
 def _own_entries() -> dict[str, Entry]:
     entries: list[Entry] = [
         ModelClass(AUTO, True, SERVING_DEFAULTS, _configure_auto),
+        traced.TRANSFORMERS,
         *(family.model_class() for family in families()),
         AdapterClass(ADAPTER_PATH, {BASE: ""}),
         *(entry for module in _SAXML for entry in module.model_classes()),
