@@ -66,4 +66,5 @@ def test_every_family_shows_what_its_matrices_multiply(name: str) -> None:
         each = model.blueprint.declarations[index]
         assert seen.shape == (each.shape[-1],) * 2
         if len(each.shape) == 2:
-            assert moments.rows[index] == prompt.size, each.path
+            # Some multiply the same rows twice, for their queries and to choose tokens.
+            assert moments.rows[index] % prompt.size == 0, each.path
