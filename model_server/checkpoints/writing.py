@@ -104,11 +104,21 @@ def _write(
         write_safetensors(checkpoint, path, dtypes, report, max_shard)
 
 
-def write_beside(source: Checkpoint, folder: Path, dtypes: Mapping[str, str]) -> None:
-    """Write the files; `dtypes` gives each tensor's number format. The folder must exist."""
+def write_beside(
+    source: Checkpoint,
+    folder: Path,
+    dtypes: Mapping[str, str],
+    quantised: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the files; `dtypes` gives each tensor's number format. The folder must exist.
+
+    quantised: how tensors are; None: they are not.
+    """
     config = source.config | {"torch_dtype": _main_dtype(dtypes)}
     for key in ("quantization_config", "compression_config"):
-        config.pop(key, None)  # tensors are written unquantised
+        config.pop(key, None)  # of what was read
+    if quantised is not None:
+        config["quantization_config"] = dict(quantised)
     _write_json(folder / "config.json", config)
     _write_tokenizer(source, folder)
 

@@ -141,7 +141,7 @@ def _page_of(
     """i32[N]: each sequence's page in this iteration, and the position of its first token."""
     if first is None:
         pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
-        return pages, index * page_size
+        return pages, jnp.asarray(index * page_size)  # a plain number without jit
     column = first + index
     inside = jnp.minimum(column, tables.shape[1] - 1)[:, None]
     return jnp.take_along_axis(tables, inside, axis=1)[:, 0], (column * page_size)[:, None, None]

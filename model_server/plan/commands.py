@@ -1,6 +1,6 @@
 """The commands of `sax` that need what a model server needs.
 
-`plan`, `precompile`, `convert` and `inspect` compute; `pull`, `models` and `rm` fetch.
+`plan`, `precompile`, `convert`, `quantize` and `inspect` compute; `pull`, `models` and `rm` fetch.
 
 They import jax only once they run: `sax` loads this module at every start.
 """
@@ -8,6 +8,9 @@ They import jax only once they run: `sax` loads this module at every start.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -22,16 +25,20 @@ from sax.command import (
     Overrides,
     check_installed,
     parse_overrides,
+    read_file,
 )
 from sax.finding import CHECKS, OK, WARNING, Finding
 from sax.types import Progress
 
 _WOULD_NOT_LOAD = 1
+MaxShardSize = Annotated[
+    str, typer.Option(metavar="SIZE", help="Maximum file size in a Hugging Face folder.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line (entry point of `sax.commands`)."""
-    for command in (plan, precompile, convert, inspect, pull, models, rm):
+    for command in (plan, precompile, convert, quantize, inspect, pull, models, rm):
         app.command()(command)
 
 
@@ -72,10 +79,7 @@ def convert(
             help="float32, bfloat16 or float16, for GGUF also q8_0 or q4_0; same loses nothing."
         ),
     ] = "same",
-    max_shard_size: Annotated[
-        str,
-        typer.Option(metavar="SIZE", help="Maximum file size in a Hugging Face folder."),
-    ] = "5GB",
+    max_shard_size: MaxShardSize = "5GB",
     model_path: Annotated[
         str | None, typer.Option(help="Saxml's class of a Pax checkpoint without a config.json.")
     ] = None,
@@ -105,22 +109,11 @@ def convert(
       sax convert ./checkpoint_00000000 ./llama --model-path pax.lm.params.lm_cloud.LLaMA7B
     """
     check_installed(ctx)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
     from model_server.plan.checkpoint import convert as converting
 
     _check_choice("--to", to, converting.FORMATS)
     _check_choice("--dtype", dtype, converting.NUMBER_FORMATS)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-        task = bars.add_task("reading", total=None)
-
-        def report(progress: Progress) -> None:
-            text = f"{progress.phase} {progress.unit}"
-            bars.update(task, description=text, completed=progress.done, total=progress.total)
-
+    with _bars() as report:
         converting.convert(
             source,
             destination,
@@ -133,6 +126,86 @@ def convert(
             adapter=adapter,
         )
     return CommandResult({"source": source, "destination": destination}, lambda: None)
+
+
+def quantize(
+    ctx: typer.Context,
+    source: CheckpointSource,
+    destination: Annotated[str, typer.Argument(metavar="DST", help="Output: a new folder.")],
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Text like that which the model is to work on; - reads stdin."
+        ),
+    ] = None,
+    bits: Annotated[int, typer.Option(help="4 or 8.")] = 4,
+    group: Annotated[
+        int, typer.Option(metavar="COLUMNS", help="Columns that share a scale; 0: the whole row.")
+    ] = 0,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="gptq: later columns make up for earlier ones; importance: scales of least error "
+            "for the text; nearest: no text."
+        ),
+    ] = "gptq",
+    tokens: Annotated[int, typer.Option(help="Tokens of the text to read, at most.")] = 65536,
+    dtype: Annotated[
+        str, typer.Option(help="Of scales and of what stays unquantised: bfloat16 or float16.")
+    ] = "bfloat16",
+    max_shard_size: MaxShardSize = "5GB",
+) -> CommandResult:
+    """Write a checkpoint with weights of 4 or 8 bits, rounded for a text of yours.
+
+    Every matrix but embeddings, heads and routers is rounded so that what the model makes of the
+    text changes little, layer by layer: the largest layer is in memory, in float32. DST is a
+    Hugging Face folder in the format pack-quantized of compressed-tensors, which transformers and
+    vLLM open, too; publish it with QUANTIZE='"stored"'. The end of the text is held out: at last
+    the command prints how far the result is from the source there. It computes on the processor.
+
+    \b
+    Examples:
+      sax quantize ./smollm2 ./smollm2-int4 --text notes.txt
+      sax quantize ./smollm2 ./smollm2-int4 --text notes.txt --group 64
+      sax quantize SmolLM2-135M-Instruct.Q4_1.gguf ./int8 --bits 8 --method nearest
+    """
+    check_installed(ctx)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before jax
+    from model_server.checkpoints.huggingface.packed_writer import PackedForm
+    from model_server.plan.checkpoint.convert import size_of
+    from model_server.plan.quantize.quantize import QuantizeRequest
+    from model_server.plan.quantize.quantize import quantize as quantized
+
+    asked = QuantizeRequest(
+        source=source,
+        destination=destination,
+        text=None if text is None else read_file(text).decode(errors="replace"),
+        form=PackedForm(bits, group or None, dtype),
+        method=method,
+        tokens=tokens,
+        max_shard=size_of(max_shard_size),
+    )
+    with _bars() as report:
+        outcome = quantized(asked, report)
+    return CommandResult(asdict(outcome), outcome.as_text())
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[Progress], None]]:
+    """Show the progress that is reported, on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        task = bars.add_task("reading", total=None)
+
+        def report(progress: Progress) -> None:
+            text = f"{progress.phase} {progress.unit}"
+            bars.update(task, description=text, completed=progress.done, total=progress.total)
+
+        yield report
 
 
 def _check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:

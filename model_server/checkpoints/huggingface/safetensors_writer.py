@@ -13,13 +13,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.checkpoints.cast import DTYPES, cast
+from model_server.checkpoints.cast import cast
 from model_server.checkpoints.huggingface.safetensors_header import DTYPES as STORED
 from sax.types import Progress
 
 MAX_SHARD = 5 * 10**9  # bytes, as in transformers
 
-_STORED_NAME = {str(dtype): name for name, dtype in STORED.items()}
+_INTEGERS = {"I32": np.dtype(np.int32), "I64": np.dtype(np.int64)}  # of packed weights
+_STORED_NAME = {str(dtype): name for name, dtype in {**STORED, **_INTEGERS}.items()}
+_SIZES = {str(dtype): dtype.itemsize for dtype in (*STORED.values(), *_INTEGERS.values())}
 
 
 class TensorSource(Protocol):
@@ -59,7 +61,7 @@ def write_safetensors(
 
 
 def _nbytes(source: TensorSource, name: str, dtype: str) -> int:
-    return math.prod(source.shape(name)) * DTYPES[dtype].itemsize
+    return math.prod(source.shape(name)) * _SIZES[dtype]
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

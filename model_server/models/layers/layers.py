@@ -23,6 +23,7 @@ from model_server.kernels.row_sums import standardized, unit
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.layers.shown_routes import are_shown, note_all, shown_routes
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
+from model_server.models.weights.observed import Observed
 from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.source import (
     Joined,
@@ -39,7 +40,7 @@ Names = WeightSource | tuple[str, ...]
 Axis = str | None
 
 
-Matrix = jax.Array | Quantized | Tiled | TiledQuantized
+Matrix = jax.Array | Quantized | Tiled | TiledQuantized | Observed
 LiveRows = nnx.Variable[jax.Array] | None  # i32[T], then -1; `set_live_rows` sets it
 
 
@@ -49,7 +50,7 @@ def project(x: jax.Array, kernel: Matrix, live: jax.Array | None = None) -> jax.
     live: i32[T], the rows to multiply by the native kernels, then -1; None: all, by XLA unless the
     kernel is in tiles.
     """
-    if isinstance(kernel, Tiled | TiledQuantized):
+    if isinstance(kernel, Tiled | TiledQuantized | Observed):
         return kernel.project(x, live)
     if live is not None:
         plain = kernel.dequantized() if isinstance(kernel, Quantized) else kernel

@@ -81,12 +81,12 @@ def hidden_of(
     rows, columns, size = vectors.shape
     batch = whole_batch(lengths, columns, causal=causal)
     pages = [no_pages()] * len(decoder.layers)
-    at = _rotated(decoder, lengths, columns).reshape(-1)
+    at = rotated_positions(decoder, lengths, columns).reshape(-1)
     made, _ = decoder.run(vectors.reshape(-1, size), at, pages, batch)
     return decoder.final_norm(made).reshape(rows, columns, -1)
 
 
-def _rotated(decoder: Decoder, lengths: jax.Array, columns: int) -> jax.Array:
+def rotated_positions(decoder: Decoder, lengths: jax.Array, columns: int) -> jax.Array:
     """Return the positions i32[B, T] that tokens are rotated by, marked in long inputs."""
     at = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (lengths.shape[0], columns))
     short = next((rope.short_context for rope in decoder.ropes if rope), None)

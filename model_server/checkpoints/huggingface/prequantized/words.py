@@ -39,6 +39,17 @@ def unpack_words(words: np.ndarray, bits: int, order: Sequence[int] | None = Non
     return values.reshape(rows, -1)
 
 
+def pack_words(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Pack u8[n, count] into i32[n, words], for bits that divide 32; the inverse of unpacking."""
+    together = 32 // bits
+    rows, count = numbers.shape
+    padded = np.zeros((rows, words_of(count, bits) * together), np.uint32)
+    padded[:, :count] = numbers
+    shifts = np.arange(together, dtype=np.uint32) * np.uint32(bits)
+    split = padded.reshape(rows, -1, together) << shifts
+    return np.bitwise_or.reduce(split, axis=-1).view(np.int32)
+
+
 def unpack_span(
     stored: StoredTensors,
     name: str,
