@@ -22,6 +22,7 @@ from model_server.models.audio.synthesizer_recipe import SynthesizerClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
 from model_server.models.registry import families, find, make_recipe, model_paths
+from model_server.models.transformers.transformers import COMPARED
 from model_server.models.vision.vision_recipe import VisionClass
 from model_server.models.weights.axis_rules import DEFAULT_RULES, LOGICAL
 
@@ -152,7 +153,6 @@ assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 
 ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
-_TRACED = ROOT / "tests" / "golden" / "transformers"
 _PLANS = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
@@ -191,7 +191,7 @@ def page() -> str:
             ("model path", "GGUF", "pictures, sounds", "draft layers", "planned sizes"),
             (_parts_row(family, cases) for family in families() if isinstance(family, Family)),
         ),
-        "traced": ", ".join(f"`{name}`" for name in compared_types()),
+        "traced": ", ".join(f"`{name}`" for name in COMPARED),
         "saxml_cases": ", ".join(f"`{name}`" for key in cases for name in cases[key] if "." in key),
         "saxml_paths": _table(
             ("path", "parameters", "sizes", "mesh", "context", "other values"),
@@ -240,12 +240,6 @@ def golden_cases() -> dict[str, list[str]]:
         key = config.get("model_type") or config["model_path"]
         found.setdefault(key, []).append(folder.name)
     return found
-
-
-def compared_types() -> list[str]:
-    """Model types that are served by transformers' code, and were compared with it."""
-    configs = (json.loads(path.read_text()) for path in _TRACED.glob("*.json"))
-    return sorted({config["model_type"] for config in configs})
 
 
 def described(family: Family | EmbedderFamily) -> tuple[str, str]:

@@ -304,13 +304,14 @@ def _of_type(kept: Family | EmbedderFamily | None, config: Mapping[str, Any]) ->
     """Return the class of a checkpoint's own family, or of transformers' code if it has none."""
     if kept is not None:
         return kept.model_class()
-    if traced.is_installed():
+    name = config.get("model_type")
+    if name in traced.COMPARED and traced.is_installed():
         return traced.TRANSFORMERS
     every = (*families(), *_VISION, *_AUDIO, *_SYNTHESIZERS)
     there = sorted({name for each in every for name in each.model_types})
     raise CheckpointError(
-        f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
-        f"{', '.join(there)}; for most of the others that transformers has: {traced.remedy()}"
+        f"model_type {quoted(name)} is not supported; supported: {', '.join(there)}; for most of "
+        f"the others that transformers has: {traced.remedy(name)}"
     )
 
 

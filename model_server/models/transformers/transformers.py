@@ -29,6 +29,12 @@ from sax.format import quoted
 
 PATH = "transformers"
 EXTRA = "torch"
+# Model types that were compared with transformers, which `auto` serves so.
+COMPARED = (
+    *("apertus1p5_text", "aria_text", "biogpt", "bitnet", "codegen", "diffllama", "exaone"),
+    *("flex_olmo", "gpt_bigcode", "internlm3", "jais2", "kolibri1", "modernbert-decoder"),
+    *("nanochat", "nemotron", "olmo", "opt", "persimmon", "stablelm", "vaultgemma"),
+)
 _SECONDS = 900  # for one trace: a large model takes a minute on an idle machine
 # Keys of config.json with the longest context, in the order in which they are believed.
 _CONTEXTS = (
@@ -45,9 +51,14 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
 
-def remedy() -> str:
-    """Return what to install, as a part of a sentence."""
-    return f"{how_to_install(EXTRA)}, to serve it by transformers' own code"
+def remedy(model_type: object) -> str:
+    """Return what would have transformers' own code serve a model, as a part of a sentence."""
+    if not is_installed():
+        return f"{how_to_install(EXTRA)}, to serve it by transformers' own code"
+    return (
+        f"publish {quoted(model_type)} with the model path {PATH} to serve it by transformers' own "
+        "code, and score a known text first: that code, as converted here, was not compared for it"
+    )
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
@@ -115,7 +126,7 @@ def _traced(config: str) -> TracedGraphs:
     if not is_installed():
         raise CheckpointError(
             f"model_type {quoted(name)} has no family here, and torch and transformers are not "
-            f"installed: {remedy()}"
+            f"installed: {remedy(name)}"
         )
     with tempfile.TemporaryDirectory(prefix="sax-trace-") as folder:
         made = _run(config, Path(folder) / "traced.pickle")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from model_server.models.registry import make_recipe
-from model_server.models.transformers.transformers import is_installed
+from model_server.models.registry import families, make_recipe
+from model_server.models.transformers.transformers import COMPARED, is_installed
 from sax.distribution import how_to_install
 from sax.errors import CheckpointError, InvalidRequest
 from tests.model_server.models.transformers.cases import case_names
@@ -34,5 +34,9 @@ def test_what_takes_several_devices_or_no_tokens_is_refused(overrides: Mapping[s
         make_recipe("transformers", CONFIG, overrides)
 
 
-def test_there_are_at_least_twenty_cases() -> None:
-    assert len(case_names()) >= 20
+def test_auto_serves_the_twenty_types_that_have_a_case_and_no_family_and_no_other() -> None:
+    assert len(COMPARED) == 20
+    assert set(case_names()) == set(COMPARED)
+    assert not {name for family in families() for name in family.model_types} & set(COMPARED)
+    with pytest.raises(CheckpointError, match="not supported"):
+        make_recipe("auto", CONFIG | {"model_type": "xglm"}, {})
