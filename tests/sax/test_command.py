@@ -128,6 +128,7 @@ def test_every_entry_point_adds_commands_that_explain_themselves() -> None:
         "convert",
         "inspect",
         "pull",
+        "quantize",
         "models",
         "rm",
     }

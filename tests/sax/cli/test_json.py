@@ -71,6 +71,7 @@ WORDS: Mapping[str, tuple[str, ...] | None] = {
     "plan": None,
     "precompile": None,
     "convert": None,
+    "quantize": None,
     "inspect": None,
     "k8s doctor": None,
     "k8s render": None,
