@@ -56,6 +56,7 @@ class VideoRecipe:
     form: VideoForm  # which frames are decoded, and of which size
     prepare: Callable[[DecodedVideo], PreparedMedia]
     placeholder: str  # what chat templates write, once for each video
+    marked: str  # the placeholder between marks that each part brings itself; "": there are none
     token: int  # the id whose places the vectors take
 
 

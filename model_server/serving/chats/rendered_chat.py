@@ -60,7 +60,7 @@ async def rendered(
             param=images[0].name,
         )
     check_kinds(images, loaded.images.recipe)
-    text = await loaded.chat_template.rendered(messages, chat)
+    text = _without_marks(await loaded.chat_template.rendered(messages, chat), loaded.images.recipe)
     prepared = await loaded.images.read(images, owner)
     texts = [
         (_placeholder(loaded.images.recipe, image), "".join(part.text for part in parts))
@@ -88,6 +88,16 @@ def _placeholder(recipe: MediaRecipe, image: Image) -> str:
     if image.kind == "video" and recipe.video is not None:
         return recipe.video.placeholder
     return recipe.placeholder
+
+
+def _without_marks(text: str, recipe: MediaRecipe) -> str:
+    """Drop what a template writes around a video, where the video's parts bring it themselves.
+
+    As Qwen's own code does; transformers 5.24 would leave the marks standing twice.
+    """
+    if recipe.video is None or not recipe.video.marked:
+        return text
+    return text.replace(recipe.video.marked, recipe.video.placeholder)
 
 
 def _plural(kind: str) -> str:

@@ -283,6 +283,7 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
         form=form,
         prepare=lambda video: scales.video(video, timing, _VIDEO_TOKEN),
         placeholder=_VIDEO_TOKEN,
+        marked=f"{_START}{_VIDEO_TOKEN}{_END}" if timing is told else "",
         token=keys.whole("video_token_id", kind.tokens[1], least=0),
     )
 

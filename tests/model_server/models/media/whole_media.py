@@ -9,7 +9,7 @@ import jax
 from model_server.kernels.media_vectors import vectors_of
 from model_server.kernels.whole import no_pages, whole_batch
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.whole_decoder import _rotated
+from model_server.models.layers.whole_decoder import rotated_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def hidden_with_media(
     rows, columns = tokens.shape
     batch = whole_batch(lengths, columns, ahead=media.ahead)
     pages = [no_pages()] * len(decoder.layers)
-    at = _rotated(decoder, lengths, columns).reshape(-1)
+    at = rotated_positions(decoder, lengths, columns).reshape(-1)
     if media.positions is not None:
         at = media.positions.reshape(3, -1)
     flat = tokens.reshape(-1)
