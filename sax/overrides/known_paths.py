@@ -29,13 +29,15 @@ def _words(text: str) -> frozenset[str]:
 
 _FAMILIES = _words(
     """
-    apertus arcee bamba cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 deepseek_v32 dots1
-    ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1 gemma gemma2 gemma3 gemma3n gemma4 glm glm4
-    glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox gpt_oss gptj granite granite_swa granitemoe
-    granitemoehybrid helium hunyuan hunyuan_moe hy_v3 lfm2 lfm2_moe llama llama4 llava mamba2
-    minimax minimax_m2 ministral3 mistral mistral4 mixtral nemotron_h olmo2 olmo3 olmo_hybrid olmoe
-    phi phi3 phimoe qwen2 qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe
-    qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe seed_oss smollm3 solar_open starcoder2 voxtral
+    afmoe apertus arcee bailing_hybrid bamba cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3
+    deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1 flint gemma gemma2 gemma3
+    gemma3n gemma4 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox gpt_oss gptj granite
+    granite_swa granitemoe granitemoe_swa granitemoehybrid helium hunyuan hunyuan_moe hy_v3 hy_v4
+    hyperclovax kimi_linear laguna lfm2 lfm2_moe llama llama4 llava mamba2 mellum mimo_v2 minimax
+    minimax_m2 minimax_m3 ministral3 mistral mistral4 mixtral nemotron_h olmo2 olmo3 olmo_hybrid
+    olmoe phi phi3 phimoe qwen2 qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe
+    qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe sarvam_mla sarvam_moe seed_oss smollm3 solar_open
+    starcoder2 step3p5 transformers voxtral youtu
     """
 )
 _SAXML_CLASSES = {  # by module
@@ -74,7 +76,7 @@ _SAXMLS = frozenset(
 _EMBEDDERS = frozenset(("bert", "modernbert", "roberta"))
 _IMAGES = frozenset(("resnet", "pax.vision.params.resnet.ImageNetResNet50"))
 
-_PATHS = {AUTO, "whisper", "lora", *_FAMILIES, *_SAXMLS, *_EMBEDDERS, *_IMAGES}
+_PATHS = {AUTO, "whisper", "vits", "lora", *_FAMILIES, *_SAXMLS, *_EMBEDDERS, *_IMAGES}
 
 _OF_LANGUAGE = _words(
     """
@@ -82,8 +84,8 @@ _OF_LANGUAGE = _words(
     GRADIENT_WRT_INPUT_TENSOR_NAMES GRADIENT_WRT_MDL_VAR_TENSOR_NAMES ICI_MESH_SHAPE IMAGES
     IMAGE_PIXELS KV_CACHE_BYTES KV_CACHE_DTYPE MATRYOSHKA MAX_ADAPTERS MAX_ADAPTER_RANK MAX_CONTEXT
     MAX_DECODE_STEPS MAX_GUESSES MEDIA_ROWS NORMALIZE NUM_CACHE_SLOTS NUM_SAMPLES NUM_STAGES
-    PASS_CONTEXT POOLING QUANTIZE QUERY_FORMAT REASONING_PARSER RERANK_TOKENS SHARDING_RULES SOUNDS
-    SPECULATION TASKS TEMPERATURE TOOL_PARSER TOP_K TOP_P
+    PASS_CONTEXT POOLING QUANTIZE QUERY_FORMAT REASONING_PARSER RERANK_TOKENS RETURN_ROUTED_EXPERTS
+    SHARDING_RULES SOUNDS SPECULATION TASKS TEMPERATURE TOOL_PARSER TOP_K TOP_P
     """
 )
 _OF_SAXMLS = frozenset(("PER_EXAMPLE_MAX_DECODE_STEPS",))
@@ -95,6 +97,7 @@ _OF_EMBEDDERS = _words(
 )
 _OF_IMAGES = frozenset(("BATCH_SIZE", "DTYPE", "ICI_MESH_SHAPE", "IMAGE_SIZE", "TOP_K"))
 _OF_SOUNDS = frozenset(("BATCH_SIZE", "DTYPE", "ICI_MESH_SHAPE", "MAX_AUDIO_MINUTES"))
+_OF_VOICES = frozenset(("DTYPE", "FRAME_BUCKETS", "TOKEN_BUCKETS", "VOICES"))
 _OF_ADAPTERS = frozenset(("BASE",))
 # Sizes that only some of Saxml's classes have, by how their names begin.
 _OF_SOME = {
@@ -110,7 +113,7 @@ def overrides_of(path: str) -> frozenset[str] | None:
     None: the path is none of sax's own."""
     bare = path.removeprefix(_PREFIX)
     if path == AUTO:  # the checkpoint decides which of these it takes
-        return _OF_LANGUAGE | _OF_EMBEDDERS | _OF_IMAGES | _OF_SOUNDS
+        return _OF_LANGUAGE | _OF_EMBEDDERS | _OF_IMAGES | _OF_SOUNDS | _OF_VOICES
     if (name := saxml_class_of(path)) is not None:
         others = {key for key, of in _OF_SOME.items() if not name.startswith(of)}
         return (_OF_LANGUAGE | _OF_SAXMLS | SAXML_PARAMETERS.keys()) - others
@@ -119,6 +122,7 @@ def overrides_of(path: str) -> frozenset[str] | None:
         (_EMBEDDERS, _OF_EMBEDDERS),
         (_IMAGES, _OF_IMAGES),
         ({"whisper"}, _OF_SOUNDS),
+        ({"vits"}, _OF_VOICES),
         ({"lora"}, _OF_ADAPTERS),
     )
     return next((names for paths, names in kinds if bare in paths), None)

@@ -42,6 +42,7 @@ GARBAGE = (
 # Replies of Saxml's that give back the fields of a change that was made, as Saxml's own do.
 CHANGES = {"/publish", "/update", "/unpublish", "/rollback", "/canary", "/promote", "/abort"}
 CHANGES |= {"/weights"}
+CHANGES |= {"/v1/audio/speech"}  # a fake voice's sound is its text
 LONG = {"/docs", "/openapi.json"}
 
 Route = tuple[str, str, tuple[str, ...]]

@@ -18,7 +18,9 @@ def test_of_each_family_a_case_has_the_tensors_that_transformers_saves() -> None
     for name, case in ROWS.items():
         kind = str(case.known_as.get("model_type") or config_of(name)["model_type"])
         by_family[kind.removesuffix("_text")].append(case.is_as_saved)
-    assert [family for family, saved in by_family.items() if not any(saved)] == []
+    # transformers 5.24 saves some tensors of these by names that no published checkpoint has.
+    renamed = {"kimi_k25", "kimi_linear"}
+    assert {family for family, saved in by_family.items() if not any(saved)} == renamed
 
 
 def test_arrays_that_came_out_otherwise_are_named(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ class PipelineRunner:
     def _send_chosen(self, number: int, made: Computed, rivals: bool) -> None:
         outputs = self._runner.chosen(made)
         # Top logprobs are many times larger than the rest, and few requests need them.
-        wanted: Sequence[Any] = outputs if rivals else outputs[:1]
+        wanted: Sequence[Any] = outputs[:3] if rivals else outputs[:1]
         self._link.send(StageMessage(number, tuple(map(np.asarray, wanted))))
 
     def _reason(self, failure: LinkClosed) -> BaseException:

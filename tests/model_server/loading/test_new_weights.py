@@ -15,12 +15,9 @@ from model_server.config import ModelServerConfig
 from model_server.models.weights.quantization import fits
 from model_server.plan.checkpoint.convert import convert
 from model_server.serving.sampler import SampledAnswer, Sampler
-from tests.demo_model import COMPILE_CACHE
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
-CONFIG = ModelServerConfig(
-    jax_cache_dir=str(COMPILE_CACHE), slots=2, page_size=16, max_context=64, kv_cache_bytes=1 << 20
-)
+CONFIG = ModelServerConfig(slots=2, page_size=16, max_context=64, kv_cache_bytes=1 << 20)
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,

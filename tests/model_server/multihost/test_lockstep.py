@@ -230,14 +230,14 @@ def test_new_weights_are_in_place_before_the_same_step_on_every_host_or_on_none(
         shares = [own, *(shares[0] for shares in hosts.shares.values())]
         arrived: list[SequenceUpdate] = []
         engine = Engine(lockstep, arrived.extend)
-        for seed in range(3):
+        for seed in range(asks := 32):  # enough steps for the write to come between two
             engine.submit(asked((5, 8, seed), GREEDY, 40))
         wait_until(lambda: len(arrived) > 9)
         lockstep.do(ReadWeights("new", "/new", False)).result()
         write = WriteWeights("new")
         engine.pauses.between(lambda: lockstep.do(write).result(), Pausing.KEEP).result(60)
         assert engine.drain(60)
-        assert [update.finish for update in arrived if update.finish] == ["length"] * 3
+        assert [update.finish for update in arrived if update.finish] == ["length"] * asks
 
         def in_order(share: FakeShare) -> list[object]:
             return [op for op in share.told if not isinstance(op, ReadWeights)]

@@ -258,6 +258,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.tokenized_output,
         recipe.defaults,
         recipe.tasks,
+        recipe.routed_experts,
         recipe.adapters,
         recipe.speculation,
         recipe.chat,
