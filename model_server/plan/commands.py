@@ -27,6 +27,7 @@ from sax.command import (
     parse_overrides,
     read_file,
 )
+from sax.errors import InvalidRequest
 from sax.finding import CHECKS, OK, WARNING, Finding
 from sax.types import Progress
 
@@ -159,8 +160,8 @@ def quantize(
 
     Every matrix but embeddings, heads and routers is rounded so that what the model makes of the
     text changes little, layer by layer: the largest layer is in memory, in float32. DST is a
-    Hugging Face folder in the format pack-quantized of compressed-tensors, which transformers and
-    vLLM open, too; publish it with QUANTIZE='"stored"'. The end of the text is held out: at last
+    Hugging Face folder in the format pack-quantized of compressed-tensors, which transformers
+    opens, too; publish it with QUANTIZE='"stored"'. The end of the text is held out: at last
     the command prints how far the result is from the source there. It computes on the processor.
 
     \b
@@ -179,7 +180,7 @@ def quantize(
     asked = QuantizeRequest(
         source=source,
         destination=destination,
-        text=None if text is None else read_file(text).decode(errors="replace"),
+        text=None if text is None else _text_of(text),
         form=PackedForm(bits, group or None, dtype),
         method=method,
         tokens=tokens,
@@ -188,6 +189,17 @@ def quantize(
     with _bars() as report:
         outcome = quantized(asked, report)
     return CommandResult(asdict(outcome), outcome.as_text())
+
+
+def _text_of(file: str) -> str:
+    """Read a text file. Raises InvalidRequest if it is not UTF-8."""
+    try:
+        return read_file(file).decode()
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(
+            f"--text {file} is not UTF-8 ({exc.reason} at byte {exc.start}): convert it, for "
+            "example with iconv"
+        ) from exc
 
 
 @contextmanager

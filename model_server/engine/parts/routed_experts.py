@@ -61,7 +61,7 @@ class RoutedExperts(EnginePart[_Shown]):
         return None if sequence.request.setting(ShowRoutes) is None else _Shown()
 
     def reusable(self, sequence: Sequence, most: int) -> int:
-        """What others computed tells nothing of experts."""
+        """Cached pages do not say which experts their tokens used, so compute those anew."""
         return min(most, self.of[sequence.id].end)
 
     def scheduled(self, step: StepBuilder) -> None:

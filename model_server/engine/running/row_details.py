@@ -1,4 +1,4 @@
-"""What rows of a step give beside their tokens: scores, the likeliest tokens, experts."""
+"""Reads the details of a step's rows from its outputs: scores, the likeliest tokens, experts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _LEAST_DERIVATIVE = 1e-3
 
 
 class ReadText(NamedTuple):
-    """What the encoder makes of a text, and how long each token lasts."""
+    """The encoder's output for a text: the latent distribution and the length of each token."""
 
     means: jax.Array  # f32[T, C], of the latent frames
     log_deviations: jax.Array  # f32[T, C]

@@ -39,7 +39,7 @@ def first_sparse(keys: ConfigKeys) -> list[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedNames:
-    """What a layer's experts are called below its prefix; DeepSeek-V3's names."""
+    """Tensor names of a layer's experts, below its prefix; the defaults are DeepSeek-V3's."""
 
     block: str = "mlp"
     router: str = "gate"

@@ -1,7 +1,7 @@
 """Writes a checkpoint with packed weights, rounded so that a text of the user's changes little.
 
-The folder has the format `pack-quantized` of compressed-tensors, which transformers and vLLM open,
-too. A model server reads it with QUANTIZE "stored", and multiplies by what is measured here.
+The folder has the format `pack-quantized` of compressed-tensors, which transformers opens, too.
+A model server reads it with QUANTIZE "stored", and multiplies by what is measured here.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class StreamWeights(nnx.Module):
 
 
 class HyperConnection(StreamWeights):
-    """What a half of a layer reads of the streams, and how its output is added to them."""
+    """Mixes the residual streams into the input of a half layer, and adds its output to them."""
 
     def __init__(self, *args: Any, magnitude: float, **rest: Any) -> None:
         super().__init__(*args, **rest)
