@@ -59,7 +59,7 @@ def start_programs(
 ) -> StartPrograms | None:
     """Return the source of the programs of a model's steps; None: they are not kept.
 
-    programs: what compiles those that the last start did not leave.
+    programs: what compiles those that are not kept.
     """
     folder = _folder(config)
     if folder is None or not _is_alone(deployment):

@@ -128,8 +128,7 @@ class StartPrograms:
             lowered.out_tree,
         ):
             return program
-        with _CACHE_OFF:
-            program = self._programs.compiled(name, lambda: lowered)
+        program = _compiled_anew(lowered)
         self._add(name, text, program)
         return program
 
@@ -155,9 +154,23 @@ class StartPrograms:
             self._unfit = f"this backend cannot serialise {name}: {exc}"
 
 
+# jax hands one program to all who compile the same function with the same options in a process:
+# with an option of our own (its value is XLA's default), an earlier compile of it is not found.
+_OWN_OPTIONS: dict[str, str | bool] = {"xla_embed_ir_in_executable": False}
+
+
+def _compiled_anew(lowered: jax.stages.Lowered) -> Any:
+    """Compile a program that can be serialised.
+
+    XLA:CPU cannot serialise one that jax has read from its compile cache, in this compile or in an
+    earlier one: the copy loads, and fails when it runs.
+    """
+    with _CACHE_OFF:
+        return lowered.compile(compiler_options=_OWN_OPTIONS)
+
+
 class _CacheOff:
-    """Turns jax's compile cache off, in all threads: XLA:CPU cannot serialise a program that was
-    read from it."""
+    """Turns jax's compile cache off, in all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -191,3 +192,29 @@ def test_what_jax_has_in_its_cache_is_compiled_once_more_and_kept(
     assert started(path) == RIGHT
     assert started(path, lower=lambda _: untraced) == RIGHT
     assert jax.config.values["jax_enable_compilation_cache"], "it is on again"
+
+
+def made_fused() -> Callable[[jax.Array], Any]:
+    """A new function of the same program: XLA:CPU makes a kernel of it, which a bad copy lacks."""
+
+    def fused(x: jax.Array) -> Any:
+        return {"product": jnp.cumsum(jnp.where(x > 0, 3 * x, 0))}
+
+    return fused
+
+
+def test_what_this_process_has_read_from_jaxs_cache_is_compiled_once_more_and_kept(
+    path: Path, warm_cache: None
+) -> None:
+    jax.jit(made_fused()).lower(jnp.arange(4)).compile()
+    fused = made_fused()
+
+    def lower() -> jax.stages.Lowered:
+        return jax.jit(fused).lower(jnp.arange(4))
+
+    lower().compile()  # read from the cache, and given again to whoever compiles this function
+    start = StartPrograms(path, "key", ["fused"], COMPILED_HERE, "m")
+    assert answer(start.compiled("fused", lower)) == [0, 3, 9, 18]
+    start.keep(())
+    again = StartPrograms(path, "key", ["fused"], COMPILED_HERE, "m")
+    assert answer(again.compiled("fused", untraced)) == [0, 3, 9, 18]
