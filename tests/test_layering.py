@@ -37,7 +37,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         f"model_server/engine/{name}.py": (JAX, "the planning half of the engine is pure")
         for name in (
             *("types", "paging/pool", "paging/prefix_cache", "scheduler", "sequence", "registry"),
-            *("encoding/encodes", "media/media_span"),
+            *("media/encodes", "media/media_span"),
         )
     },
     **dict.fromkeys(
@@ -99,7 +99,7 @@ LADDERS: dict[str, list[str]] = {
         "loading",
         "programs",
         "multihost",
-        "islands",
+        "islands.py",
         "disaggregation",
         "grammars",
         "engine",

@@ -25,7 +25,6 @@ from collections.abc import Sequence as Seq
 
 from model_server.engine.drafting.drafting import drafting_of
 from model_server.engine.failure import DevicesLost, stopped
-from model_server.engine.ids import Ids
 from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.parts.pauses import Pauses
 from model_server.engine.places import Places
@@ -33,11 +32,11 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate
 from model_server.engine.running.ops import Choose, Pending, Runner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Sequence
+from model_server.engine.sequence import Ids, Sequence
 from model_server.engine.stats import EngineStats
-from model_server.engine.timing.step_times import StepClock, StepTimes
-from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
+from model_server.engine.step_times import StepClock, StepTimes
 from model_server.engine.types import RowResult, Step, StepResult
+from model_server.engine.watchdog import OnHang, Watchdog, limit_s
 from sax.errors import ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.chosen_tasks import generates
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_model import LoadedModel, Report
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.served_recipe import recipe_of
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedRecipe
