@@ -184,8 +184,7 @@ ROWS = (
         "a program of jax.export for lm.score, with the weights; a SavedModel, seeds and other "
         "methods are refused by name",
         "different",
-        "model_server/loading/test_saving.py"
-        "::test_its_logits_are_the_reference_implementations",
+        "model_server/loading/test_saving.py::test_its_logits_are_the_reference_implementations",
         "model_server/services/test_modelet.py::test_what_is_not_written_is_refused_by_its_field",
     ),
     _row(

@@ -3,9 +3,9 @@
 Odds are frequencies of right predictions, by how many in a row were right before. Predictions are
 counted whether or not they were tried on the device: what they would have gained is known anyhow.
 
-Unlike a lookup, a draft model is only known to be right or wrong once it was asked, and asking takes time. So
-its odds and its time fade back to what is assumed and was measured at load while it is not asked,
-and it is tried again.
+Unlike a lookup, a draft model is only known to be right or wrong once it was asked, and asking
+takes time. So its odds and its time fade back to what is assumed and was measured at load while it
+is not asked, and it is tried again.
 """
 
 from __future__ import annotations

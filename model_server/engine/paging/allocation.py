@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
+from model_server.engine.paging.prefix import NOTHING, Prefix
+from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.paging.window_pages import WindowPages
 from model_server.engine.sequence import Sequence, redone
 from model_server.engine.types import (

@@ -19,30 +19,13 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple
 
 from model_server.engine.paging.pool import PagePool
+from model_server.engine.paging.prefix import Prefix
 from model_server.engine.paging.window_pages import WindowPages
 from model_server.engine.sequence import Sequence
 
 _MOST_TAILS = 16  # after the same full pages; as many heads are searched
-
-
-class Prefix(NamedTuple):
-    """The beginning of a sequence that need not be computed."""
-
-    pages: tuple[int, ...] = ()  # full: to be shared
-    source: int = 0  # page to copy, 0: none
-    copied: int = 0  # tokens of it that are the sequence's own
-    window_pages: tuple[int, ...] = ()  # for each of `pages`; () without such layers
-    window_source: int = 0  # window page to copy with `source`
-    known: int = 0  # tokens of it that were found, had there been window pages for all
-
-    def tokens(self, page_size: int) -> int:
-        return len(self.pages) * page_size + self.copied
-
-
-NOTHING = Prefix()
 
 
 class PrefixCache:

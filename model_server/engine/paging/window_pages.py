@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.pool import PagePool
-from model_server.engine.paging.prefix_cache import Prefix
+from model_server.engine.paging.prefix import Prefix
 from model_server.engine.sequence import Sequence, redone
 
 

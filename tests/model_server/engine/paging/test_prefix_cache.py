@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
+from model_server.engine.paging.prefix import NOTHING, Prefix
+from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.sequence import Sequence
