@@ -90,7 +90,7 @@ class _KindPlace(NamedTuple):
 # The first that takes a publish loads it; those that open no checkpoint come first.
 _KINDS = (
     _KindPlace(lambda asked: isinstance(asked.entry, AdapterClass), "adapter"),
-    _KindPlace(lambda asked: isinstance(asked.entry, CustomModel), "custom.custom_loading"),
+    _KindPlace(lambda asked: isinstance(asked.entry, CustomModel), "custom"),
     _KindPlace(
         lambda asked: vision_class(asked.spec.model_path, asked.config) is not None,
         "vision.vision_loading",

@@ -1,6 +1,6 @@
 """The process that encodes with tokenizers of unknown patterns, within limits of time and memory.
 
-    python -m model_server.text.untrusted.worker SECONDS NICENESS
+    python -m model_server.text.untrusted_worker SECONDS NICENESS
 
 Reads requests from standard input and writes answers to standard output until the input ends.
 """
@@ -8,6 +8,7 @@ Reads requests from standard input and writes answers to standard output until t
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Literal
 
 import msgspec
 import tokenizers
@@ -15,12 +16,27 @@ import tokenizers
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 from model_server.text.tokenizer_parts import encoded, parsed
-from model_server.text.untrusted.frames import TextAsk, TextIds
 from sax.errors import CheckpointError
 
+MAX_ANSWER = 1 << 30  # bytes
 MEMORY = 2 << 30  # bytes that this process may allocate
 _ADDRESSES = 4 << 30
 _KEPT = 8  # tokenizers; those of one model are up to three
+
+
+class TextAsk(msgspec.Struct, frozen=True, array_like=True):
+    """Encode one text."""
+
+    key: bytes  # names the tokenizer
+    text: str
+    tokenizer: str = ""  # its JSON, for a process that does not know it
+
+
+class TextIds(msgspec.Struct, frozen=True, array_like=True):
+    kind: Literal["ids", "unknown", "ended"]
+    ids: list[int] = []
+    offsets: list[tuple[int, int]] = []  # characters
+    text: str = ""  # how it ended the process
 
 
 class UntrustedTokenizers:

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from model_server.text.encoding import EncodingThreads, to_encode
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
-from model_server.text.untrusted.encoder import are_known, check_growth
+from model_server.text.untrusted_encoder import are_known, check_growth
 from model_server.text.vocabularies.cutting import CUTTINGS
 from sax.errors import CheckpointError, InvalidRequest, SaxError
 from tests.each_case import each_case

@@ -1,6 +1,6 @@
 """The process that reads constraints, within limits of time, memory and stack.
 
-    python -m model_server.grammars.reading.worker SECONDS NICENESS
+    python -m model_server.grammars.reading_worker SECONDS NICENESS
 
 Reads requests from standard input and writes answers to standard output until the input ends. A
 constraint becomes a grammar in llguidance's own form, which is compiled here before the server
@@ -25,7 +25,7 @@ from referencing import Registry
 
 from model_server.grammars.constraint import Constraint, read_constraint
 from model_server.grammars.matcher import matcher_of
-from model_server.grammars.reading.frames import CheckAsk, ConstraintAnswer, ConstraintAsk
+from model_server.grammars.reading_frames import CheckAsk, ConstraintAnswer, ConstraintAsk
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 from sax.errors import InvalidRequest

@@ -19,14 +19,14 @@ import tokenizers
 from model_server.sharing.confined.lanes import LaneKind, Lanes
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.text.untrusted.frames import MAX_ANSWER, TextAsk, TextIds
+from model_server.text.untrusted_worker import MAX_ANSWER, TextAsk, TextIds
 from model_server.text.vocabularies.cutting import CUTTINGS
 from sax.errors import CheckpointError, InvalidRequest, Unavailable
 
 QUICK_S = 1.0  # processor time of a text in the quick lane: a megabyte takes about that
 SLOW_S = 5.0  # and in the slow one, where tokenizers are read first
 _WAIT_S = 5.0
-_WORKER = "model_server.text.untrusted.worker"
+_WORKER = "model_server.text.untrusted_worker"
 _DECODER = msgspec.msgpack.Decoder(TextIds)
 _MOST_GROWTH = 128  # characters for each one of a text: NFKC has up to 18, and bytes up to 4
 _MOST_ADDED = 4096  # characters beside those
