@@ -20,7 +20,7 @@ from http_gateway.access import AccessLine, RequestRecord, RequestSpan, is_polle
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
-from http_gateway.streams.body_writer import BodyWriter
+from http_gateway.sse import BodyWriter
 from sax import tracing
 from sax.errors import Internal, InvalidRequest, SaxError
 from sax.fields.field import RequestRoute

@@ -23,7 +23,7 @@ from http_gateway.access import RequestRecord
 from http_gateway.cell_client import CellClient
 from http_gateway.openapi import ALWAYS, JSON, operation
 from http_gateway.page.routes import WatchedCell
-from http_gateway.streams.body_writer import BodyWriter
+from http_gateway.sse import BodyWriter
 from sax.activity import SERVED_PHASES, ServedPhase
 from sax.auth.acl import caller
 from sax.errors import Cancelled, NotFound, PermissionDenied

@@ -6,9 +6,26 @@ import pytest
 
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.proto import speech_pb2
-from sax.spoken import SpeechRequest, SpokenPart, whole_sound
+from sax.speech import (
+    Segment,
+    SpeechRequest,
+    SpokenPart,
+    TimedWord,
+    TranscriptPart,
+    TranscriptRequest,
+    whole_sound,
+)
 from sax.wire.request_bounds import check_speak
-from sax.wire.spoken import decode_speak, decode_spoken, encode_speak, encode_spoken
+from sax.wire.speech import (
+    decode_part,
+    decode_speak,
+    decode_spoken,
+    decode_transcribe,
+    encode_part,
+    encode_speak,
+    encode_spoken,
+    encode_transcribe,
+)
 from tests.each_case import each_case
 
 REQUEST = SpeechRequest(model_id="/sax/test/voice", text="caf\u00e9")
@@ -49,3 +66,39 @@ def test_what_is_out_of_bounds_is_refused_by_name(
     with pytest.raises(kind) as caught:
         check_speak(speech_pb2.SpeakRequest(**given | changes))  # pyright: ignore[reportArgumentType]
     assert caught.value.param == param
+
+
+def test_a_request_for_a_transcript_comes_back_as_it_was() -> None:
+    for request in (
+        TranscriptRequest(model_id="/sax/test/ear", sound=b"\0\xff"),
+        TranscriptRequest(
+            model_id="/sax/test/ear",
+            sound=b"x",
+            language="de",
+            translate=True,
+            prompt="caf\u00e9",
+            temperature=0.25,
+            words=True,
+        ),
+    ):
+        assert decode_transcribe(encode_transcribe(request)) == request
+
+
+def test_a_part_comes_back_as_it_was() -> None:
+    segment = Segment(
+        start=0.5,
+        end=1.25,
+        text=" caf\u00e9",
+        tokens=(1, 50364),
+        seek=3000,
+        temperature=0.2,
+        avg_logprob=-0.5,
+        compression_ratio=1.5,
+        no_speech_prob=0.01,
+        words=(TimedWord(start=0.5, end=0.75, text="caf\u00e9"),),
+    )
+    for part in (
+        TranscriptPart(duration=2.0),
+        TranscriptPart(segments=(segment, segment), language="fr", duration=2.0),
+    ):
+        assert decode_part(encode_part(part)) == part

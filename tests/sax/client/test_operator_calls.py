@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sax.client.readiness import not_ready, why_not
+from sax.client.operator_calls import not_ready, why_not
 from sax.types import (
     Autoscaling,
     ModelSpec,
