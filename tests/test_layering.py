@@ -48,7 +48,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
             "model_server/disaggregation/handoff.py",
             "model_server/disaggregation/handoff_runner.py",
             "model_server/disaggregation/prefill_servers.py",
-            "model_server/disaggregation/transfers.py",
+            "model_server/disaggregation/disaggregation.py",
             "model_server/serving/prefiller.py",
             "model_server/serving/remote_prefill.py",
         ),
@@ -91,6 +91,7 @@ ALLOWED: dict[str, set[str]] = {
 LADDERS: dict[str, list[str]] = {
     "model_server": [
         "__main__.py",
+        "slice_check.py",
         "pathways",
         "plan",
         "process",
