@@ -14,8 +14,8 @@ from model_server.services.token_stream import Delivery, TokenStream
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, SCORE, Handler
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
-from model_server.serving.query import join_ids
 from model_server.serving.query_cost import BatchCost
+from model_server.text.id_list import join_ids
 from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk

@@ -6,18 +6,17 @@ One rule for Generate and Score: token ids (TOKENIZED_INPUT), a user's turn of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.serving.engine_request import prompt_ids
 from model_server.serving.request_checks import check_ids, check_length, text_ids
+from model_server.text.id_list import join_ids, parse_ids
 from model_server.text.text_decoder import whole_text
 from model_server.text.tokenizer import split_ids
-from sax.errors import InvalidRequest, PromptTooLong
+from sax.errors import InvalidRequest
 from sax.types import Message
-
-_DIGITS = 10  # of the largest id that a message can hold
 
 
 def prompt_of(text: str, loaded: Loaded) -> Prompt:
@@ -91,36 +90,3 @@ def _listed(text: str, param: str, loaded: Loaded, *, start: bool) -> list[int]:
     ids = parse_ids(text, loaded.runner.limits.max_context, param)
     check_ids(param, ids, loaded.tokenizer.vocab_size)
     return [*(loaded.tokenizer.encode("") if start else ()), *ids]
-
-
-def parse_ids(text: str, most: int, param: str) -> tuple[int, ...]:
-    """Return the ids of a list of up to `most`; none for an empty text.
-
-    Raises InvalidRequest naming the field, PromptTooLong.
-    """
-    if not text.strip():
-        return ()
-    count = text.count(",") + 1
-    if count > most:
-        raise PromptTooLong(
-            f"{param} has {count} token ids and this model's maximum context length is "
-            f"{most} tokens: send fewer",
-            param=param,
-        )
-    return tuple(_id(part, place, param) for place, part in enumerate(text.split(","), 1))
-
-
-def join_ids(ids: Iterable[int]) -> str:
-    return ",".join(map(str, ids))
-
-
-def _id(part: str, place: int, param: str) -> int:
-    digits = part.strip()
-    if len(digits) > _DIGITS or not (digits.isascii() and digits.isdecimal()):
-        raise InvalidRequest(
-            f"{param} is not a list of token ids: number {place} is {digits[:20]!r}. This model "
-            'takes ids separated by commas, such as "5,6,7", as its Saxml class does; for text, '
-            "publish it with TOKENIZED_INPUT=false",
-            param=param,
-        )
-    return int(digits)

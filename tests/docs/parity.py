@@ -371,7 +371,7 @@ ROWS = (
         "better",
         "model_server/text/test_text_length.py"
         "::test_more_bytes_than_the_bound_are_refused_with_both_numbers",
-        "model_server/serving/test_query.py"
+        "model_server/text/test_id_list.py"
         "::test_more_ids_than_the_context_holds_are_refused_before_they_are_read",
     ),
     _row(

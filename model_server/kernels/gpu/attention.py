@@ -23,7 +23,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from model_server.kernels.gpu.program import LOG2_E, GpuProgram, covered, product_dtype, tiles_for
+from model_server.kernels.gpu.program import LOG2_E, GpuProgram, product_dtype
+from model_server.kernels.gpu.tiles import covered, tiles_for
 from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import CacheShape, LayerPages, Shapes, page_arrays, stored
 from model_server.kernels.sequence_sharding import SequenceSharding

@@ -19,13 +19,8 @@ from model_server.loading.adapters import adapters_of
 from model_server.loading.draft_loading import check_context
 from model_server.loading.lm_loading import LanguageLoad
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
-from model_server.loading.stages.pipeline_loading import (
-    StagePlace,
-    build_stage,
-    place_of,
-    plan_stage,
-    stage_layout,
-)
+from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
+from model_server.loading.stages.place import StagePlace, place_of
 from model_server.models.recipe import Recipe
 from model_server.multihost.link import ZmqLink
 from model_server.multihost.membership import ALONE, Membership

@@ -6,7 +6,6 @@ Starts no program that talks to another host.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,48 +22,14 @@ from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
 from model_server.loading.lm_loading import compile_or_close, read_leaves, read_parts
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
+from model_server.loading.stages.place import StagePlace
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, layout_of
 from model_server.multihost.link import Link
-from sax.errors import InvalidRequest, MemoryPlanError
+from sax.errors import MemoryPlanError
 from sax.types import Progress
 
 Report = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlace:
-    hosts: int  # of the replica
-    stages: int
-    ordinal: int  # this host's
-
-    @property
-    def per_stage(self) -> int:
-        return self.hosts // self.stages
-
-    @property
-    def stage(self) -> int:
-        return self.ordinal // self.per_stage
-
-    @property
-    def members(self) -> range:
-        return range(self.stage * self.per_stage, (self.stage + 1) * self.per_stage)
-
-    @property
-    def next(self) -> int:
-        return (self.ordinal + self.per_stage) % self.hosts
-
-
-def place_of(hosts: int, ordinal: int, stages: int) -> StagePlace:
-    """Raises InvalidRequest if the hosts do not divide evenly into stages."""
-    if hosts % stages:
-        raise InvalidRequest(
-            f"NUM_STAGES is {stages}, but this replica has {hosts} "
-            f"{'host' if hosts == 1 else 'hosts'}, which do not divide evenly: give a divisor of "
-            "the number of hosts, or publish on a replica with more",
-            param="overrides.NUM_STAGES",
-        )
-    return StagePlace(hosts, stages, ordinal)
 
 
 def stage_layout(recipe: Recipe, place: StagePlace) -> Layout:

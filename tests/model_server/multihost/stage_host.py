@@ -25,12 +25,8 @@ import msgspec
 from model_server.config import ModelServerConfig
 from model_server.engine.limits import EngineLimits
 from model_server.loading.stages.pipeline import StageThread
-from model_server.loading.stages.pipeline_loading import (
-    build_stage,
-    place_of,
-    plan_stage,
-    stage_layout,
-)
+from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
+from model_server.loading.stages.place import place_of
 from model_server.models.weights.sharding import layout_of
 from model_server.multihost.link import ZmqLink
 from tests.model_server.multihost.played import BUCKETS, numbers_of, play, steps, tokens_of

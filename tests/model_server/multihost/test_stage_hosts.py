@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from model_server.loading.stages.pipeline_loading import place_of
+from model_server.loading.stages.place import place_of
 from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[3]

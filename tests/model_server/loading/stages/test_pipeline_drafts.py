@@ -24,7 +24,8 @@ from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.deployment import Deployment
 from model_server.loading.stages.host_stage import HostStage
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
-from model_server.loading.stages.pipeline_loading import build_stage, place_of, plan_stage
+from model_server.loading.stages.pipeline_loading import build_stage, plan_stage
+from model_server.loading.stages.place import place_of
 from model_server.models.recipe import DraftRecipe, Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of

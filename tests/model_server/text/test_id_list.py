@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.serving.query import join_ids, parse_ids
+from model_server.text.id_list import join_ids, parse_ids
 from sax.errors import InvalidRequest, PromptTooLong
 from tests.each_case import each_case
 

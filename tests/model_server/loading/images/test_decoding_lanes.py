@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from model_server.loading.decoding_lanes import DecodingLanes, InputKind
+from model_server.loading.images.decoders import DecodingLanes, InputKind
 from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from sax.errors import InvalidRequest, QueueFull, Unavailable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from model_server.kernels.gpu.program import AttentionTiles, at_least, covered, spans, tiles_for
+from model_server.kernels.gpu.tiles import AttentionTiles, at_least, covered, spans, tiles_for
 
 
 def cut(**changes: Any) -> AttentionTiles:
