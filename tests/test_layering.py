@@ -37,7 +37,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         f"model_server/engine/{name}.py": (JAX, "the planning half of the engine is pure")
         for name in (
             *("types", "paging/pool", "paging/prefix_cache", "scheduler", "sequence", "registry"),
-            *("media/encodes", "media/media_span"),
+            *("parts/encodes", "media/media_span"),
         )
     },
     **dict.fromkeys(
@@ -91,7 +91,6 @@ ALLOWED: dict[str, set[str]] = {
 LADDERS: dict[str, list[str]] = {
     "model_server": [
         "__main__.py",
-        "slice_check.py",
         "pathways",
         "plan",
         "process",
@@ -169,7 +168,6 @@ LADDERS: dict[str, list[str]] = {
         "chat.py",
         "call_form.py",
         "speech.py",
-        "spoken.py",
         "fields",
         "storage",
         "errors.py",

@@ -25,6 +25,7 @@ from collections.abc import Sequence as Seq
 
 from model_server.engine.drafting.drafting import drafting_of
 from model_server.engine.failure import DevicesLost, stopped
+from model_server.engine.ids import Ids
 from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.parts.pauses import Pauses
 from model_server.engine.places import Places
@@ -32,7 +33,7 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate
 from model_server.engine.running.ops import Choose, Pending, Runner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Ids, Sequence
+from model_server.engine.sequence import Sequence
 from model_server.engine.stats import EngineStats
 from model_server.engine.step_times import StepClock, StepTimes
 from model_server.engine.types import RowResult, Step, StepResult

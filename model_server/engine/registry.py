@@ -7,11 +7,11 @@ from typing import Any
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
-from model_server.engine.media.encodes import Encodes
 from model_server.engine.part import EnginePart, EngineParts
 from model_server.engine.parts.adapters import AdapterColumns
 from model_server.engine.parts.beams import BeamSearches
 from model_server.engine.parts.draft_states import DraftStates
+from model_server.engine.parts.encodes import Encodes
 from model_server.engine.parts.grammar import Grammars
 from model_server.engine.parts.long_positions import LongPositions
 from model_server.engine.parts.routed_experts import RoutedExperts

@@ -39,7 +39,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from model_server.engine.commits import Commits
-from model_server.engine.decodes import Decodes, StepSeries
+from model_server.engine.decodes import Decodes
 from model_server.engine.limits import EngineLimits, check_limits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart
@@ -47,6 +47,7 @@ from model_server.engine.registry import parts_of
 from model_server.engine.request import UNTIMED, SequenceUpdate, StepSpan
 from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence
+from model_server.engine.series import StepSeries
 from model_server.engine.shares import fresh_tokens
 from model_server.engine.stats import SchedulerLoad
 from model_server.engine.step_builder import StepBuilder

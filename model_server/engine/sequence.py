@@ -7,27 +7,12 @@ the last computed position of a row yields token p + 1. So the last token of all
 from __future__ import annotations
 
 import copy
-import threading
 from dataclasses import dataclass, field
 
 from model_server.engine.hooks import Committing as HookCommitting
 from model_server.engine.hooks import SequenceHooks
 from model_server.engine.request import Begun, EngineRequest, Finish
 from model_server.engine.types import Columns
-
-
-class Ids:
-    """Ids of sequences, higher and higher, for all engines that share them. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = 1
-
-    def take(self, count: int = 1) -> int:
-        """Return the first of `count` ids that follow each other."""
-        with self._lock:
-            first, self._next = self._next, self._next + count
-        return first
 
 
 @dataclass(slots=True)

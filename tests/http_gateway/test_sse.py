@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
 from http_gateway.backend import while_connected
+from http_gateway.body_writer import BodyWriter, ConnectionWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.connection import connections
-from http_gateway.sse import (
-    BodyWriter,
-    ConnectionWriter,
-    Ending,
-    EventSource,
-    EventStream,
-    Script,
-    event,
-)
+from http_gateway.sse import Ending, EventSource, EventStream, Script, event
 from sax.errors import Cancelled, Internal, QueueFull, SaxError
 from tests.end_to_end.cell import free_ports
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from model_server.engine.engine import Announce, Engine, EngineRequest, EngineStats, SequenceUpdate
 from model_server.engine.failure import DevicesLost
+from model_server.engine.ids import Ids
 from model_server.engine.outbox import Deliver
 from model_server.engine.request import Begun
 from model_server.engine.running.ops import Runner
-from model_server.engine.sequence import Ids
 from model_server.engine.types import RowResult
 from sax.errors import ReplicaLost, SaxError
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.engine.media.encodes import RowPool
+from model_server.engine.parts.encodes import RowPool
 
 ROWS = 12
 

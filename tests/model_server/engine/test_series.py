@@ -7,12 +7,12 @@ import threading
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model_server.engine.decodes import StepSeries
 from model_server.engine.engine import Engine, EngineRequest
 from model_server.engine.hooks import SequenceHooks
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.sequence import Sequence
+from model_server.engine.series import StepSeries
 from model_server.engine.types import (
     Row,
     Sampling,
