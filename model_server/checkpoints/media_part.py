@@ -15,7 +15,7 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import CheckpointView, view_of
-from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.files import read_json
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)

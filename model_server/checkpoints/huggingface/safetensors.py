@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from model_server.checkpoints.files import read_json
 from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
@@ -25,7 +26,6 @@ from model_server.checkpoints.huggingface.safetensors_header import (
     raise_error,
 )
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
 from model_server.text.chat_template import ChatTemplate
