@@ -19,7 +19,9 @@ from sax.errors import CheckpointError
 _RATES = re.compile(r"model\.layers\.(\d+)\.self_attn\.slope_rate")
 _COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 _CLOSE = 0.01  # rates may be stored in bfloat16
-_HASHES = re.compile(r"model\.layers\.(\d+)\.ple\.ple_embedding\.(layer_multipliers|ngram_heads_.*)")
+_HASHES = re.compile(
+    r"model\.layers\.(\d+)\.ple\.ple_embedding\.(layer_multipliers|ngram_heads_.*)"
+)
 
 
 def as_published(checkpoint: Checkpoint) -> Checkpoint:

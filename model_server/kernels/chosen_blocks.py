@@ -199,7 +199,9 @@ def _choose_whole(
     def one_span(index: jax.Array, scores: jax.Array) -> jax.Array:
         held = lax.dynamic_slice_in_dim(tables, index * pages, pages, axis=1)
         starts = index * span + jnp.arange(each) * blocks.size
-        keys = blocks.pooled(_keys_of(layer, held).reshape(len(held), each, blocks.size, -1), starts)
+        keys = blocks.pooled(
+            _keys_of(layer, held).reshape(len(held), each, blocks.size, -1), starts
+        )
         found = jnp.einsum("nchj,nbj->nhcb", queries, keys, precision=lax.Precision.HIGHEST)
         found = jnp.sum(jax.nn.relu(found), axis=1)
         ends = lax.broadcast_to_rank(starts + blocks.size, 3)

@@ -81,9 +81,7 @@ class Recalling:
 
     separator: int  # hides the tokens before it, in whose places it stands
 
-    def __call__(
-        self, state: State, given: jax.Array, count: jax.Array
-    ) -> tuple[State, jax.Array]:
+    def __call__(self, state: State, given: jax.Array, count: jax.Array) -> tuple[State, jax.Array]:
         """Map tokens f32[C] to f32[C, n], the newest first."""
         (before,), columns = state, given.shape[0]
         known = jnp.concatenate([before, given])
@@ -152,9 +150,7 @@ class NGramShape:
 class NGrams(nnx.Module):
     """Makes what a layer's table of n-grams adds to the residual streams."""
 
-    def __init__(
-        self, shape: NGramShape, name: str, table: Names, form: WeightForm
-    ) -> None:
+    def __init__(self, shape: NGramShape, name: str, table: Names, form: WeightForm) -> None:
         s, self.shape = shape, shape
         wide = s.streams * s.embed
 

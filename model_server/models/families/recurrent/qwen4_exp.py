@@ -371,7 +371,7 @@ KEYS = KnownKeys(
         "output_gate_type",
         "shared_expert_intermediate_size",
     ),
-    {**DECODER_OFF, **OTHER_PARTS, **ignored("intermediate_size")},
+    {**DECODER_OFF, **OTHER_PARTS, **ignored("intermediate_size", "number_of_conv_states")},
 )
 _DEFAULTS = {
     **DELTA_DEFAULTS,
@@ -405,9 +405,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
     def decoder(**parts: Any) -> StreamsDecoder:
         image = keys.whole("image_token_id", _IMAGES.tokens[0], least=0)
-        return StreamsDecoder(
-            streams=streams, stream=stream, recalls=ngrams, image=image, **parts
-        )
+        return StreamsDecoder(streams=streams, stream=stream, recalls=ngrams, image=image, **parts)
 
     recipe = decoder_recipe(
         keys,
@@ -441,7 +439,9 @@ class _Layers:
     ) -> None:
         self.keys, self.attends = keys, attends
         # Each layer's number in the checkpoint, and whether it is the part that chooses
-        self.parts = [(at, part) for at, its in enumerate(attends) for part in (True, False)[not its :]]
+        self.parts = [
+            (at, part) for at, its in enumerate(attends) for part in (True, False)[not its :]
+        ]
         self.chooser = _chooser_shape(keys, rope, placed=placed)
         self.ngrams = _ngram_shapes(keys, attends)
         self.delta, self.shape = delta_shape(keys), attention_shape(keys)
