@@ -21,11 +21,12 @@ from jax import lax
 from model_server.checkpoints.ngram_hashes import NGramHashes
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.row_sums import logistic, row_sum, silu, unit
+from model_server.kernels.row_sums import logistic, row_sum, silu
 from model_server.kernels.states import Filtering, State
 from model_server.models.layers.convolution import Convolution
+from model_server.models.layers.gated_streams import StreamNorms
 from model_server.models.layers.layers import Embedding, Linear, Names
-from model_server.models.weights.weight import WeightForm, weight
+from model_server.models.weights.weight import WeightForm
 
 Words = tuple[jax.Array, jax.Array]  # u32[...] each: the upper and lower half of 64-bit numbers
 
@@ -106,20 +107,6 @@ class DilatedConvolution(Convolution):
         own = self.kernel[...][:, 0]
         spread = jnp.pad(own[..., None], ((0, 0), (0, 0), (self.dilation - 1, 0)))
         return spread.reshape(own.shape[0], -1)[:, self.dilation - 1 :]
-
-
-class StreamNorms(nnx.Module):
-    """An RMS norm of each of N streams, whose scales are stored minus one."""
-
-    def __init__(self, streams: int, embed: int, name: str, *, epsilon: float) -> None:
-        self.streams, self.epsilon = streams, epsilon
-        source = (f"{name}.weight",)
-        self.scale = weight((streams * embed,), (None,), source, dtype=jnp.float32, spread=0.0)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps f32[T, N D] to f32[T, N, D]."""
-        scale = self.scale[...].reshape(1, self.streams, -1) + 1.0
-        return unit(x.reshape(-1, *scale.shape[1:]), self.epsilon) * scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

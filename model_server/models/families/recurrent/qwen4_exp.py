@@ -8,26 +8,29 @@ Source: Qwen Team 2026, "Qwen4-Exp"; names and config keys are those of Hugging 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from model_server.checkpoints.ngram_hashes import NGramHashes, ngram_hashes
-from model_server.kernels.chosen import Chosen
-from model_server.kernels.chosen_blocks import WholeBlocks, choose_whole_blocks
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
-from model_server.kernels.pages import CacheShape, HeadShape, LayerPages, StateArray
+from model_server.kernels.pages import CacheShape, LayerPages, StateArray
 from model_server.kernels.row_sums import logistic, silu
 from model_server.kernels.states import State
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import decoder_recipe
 from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.indexed.minimax_m3 import BlockAttention
+from model_server.models.families.indexed.whole_blocks import (
+    AttendingLayer,
+    BlockChooser,
+    ChooserShape,
+    MadeFor,
+)
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw
 from model_server.models.families.recurrent.delta_recipe import (
@@ -41,15 +44,18 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.delta_net import GatedDeltaNet
-from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.gated_streams import (
+    LastMixture,
+    StreamMixer,
+    StreamsFfw,
+    StreamsShape,
+    added,
+)
 from model_server.models.layers.layers import (
     Activation,
-    Linear,
-    RmsNorm,
     run_layer,
-    sum_in_order,
 )
-from model_server.models.layers.ngrams import NGrams, NGramShape, StreamNorms, shard_names
+from model_server.models.layers.ngrams import NGrams, NGramShape, shard_names
 from model_server.models.layers.rope import Rope, Rotary
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.media.qwen.learned_tower import learned_tower
@@ -58,81 +64,6 @@ from model_server.models.media.qwen.vision_encoder import OUTER, QWEN3, qwen_vis
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
-
-# Residual streams: each half of a layer reads a gated mean of them, and adds what it makes to each
-# with a weight of its own. The gates of every number come from all streams through a low rank.
-
-
-@dataclass(frozen=True, slots=True)
-class ShrunkSilu:
-    """silu(x / by)"""
-
-    by: int
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return silu(x / self.by)
-
-
-class StreamMixer(nnx.Module):
-    """Mixes the streams; one that `writes` also weighs what is added to each."""
-
-    def __init__(self, keys: ConfigKeys, name: str, form: WeightForm, *, writes: bool) -> None:
-        streams, embed = keys.whole("hc_count", least=2), keys.whole("hidden_size")
-        epsilon, rank = keys.number("rms_norm_eps"), keys.whole("hc_lowrank")
-        self.streams, self.writes = streams, writes
-        self.norms = StreamNorms(streams, embed, f"{name}.hc_norm", epsilon=epsilon)
-        self.gates = FeedForward(
-            streams * embed,
-            rank,
-            up=(f"{name}.input_mix_weight_down.weight",),
-            down=(f"{name}.input_mix_weight_up.weight",),
-            activation=ShrunkSilu(streams),
-            form=form,
-        )
-        if writes:
-            # A row for each stream is too few for the native products and not worth quantising.
-            plain = replace(form, quantization=None, tiles=False, adapters=None)
-            source = (f"{name}.block_inject_weight.weight",)
-            self.shares = Linear(streams, streams * embed, (None, "embed"), source, form=plain)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps the streams f32[T, N D] to f32[T, D]."""
-        normed = self.norms(x)
-        return self._mixed(normed, normed.reshape(x.shape))
-
-    def read(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return f32[T, D], and the weights f32[T, N] of what is added, of 0 to 2."""
-        normed = self.norms(x)
-        flat = normed.reshape(x.shape)
-        return self._mixed(normed, flat), 2 * logistic(self.shares(flat) / self.streams)
-
-    def _mixed(self, normed: jax.Array, flat: jax.Array) -> jax.Array:
-        gates = logistic(self.gates(flat)).reshape(normed.shape)
-        return sum_in_order(gates * normed, axis=1) / self.streams
-
-
-def added(x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the streams f32[T, N D] with f32[T, D] added by weights f32[T, N]."""
-    return x + (weights[..., None] * made[:, None]).reshape(x.shape)
-
-
-class MadeFor(NamedTuple):
-    """What a `BlockChooser` hands to the layer behind it, which attends."""
-
-    chosen: Chosen
-    seen: jax.Array  # f32[T, D]
-    weights: jax.Array  # f32[T, N]
-
-
-class StreamsFfw(nnx.Module):
-    """The second half of a layer."""
-
-    def __init__(self, mixer: StreamMixer, ffw: nnx.Module) -> None:
-        self.mixer, self.ffw = mixer, ffw
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        seen, weights = self.mixer.read(x)
-        return added(x, self.ffw(seen), weights)
 
 
 class DeltaLayer(nnx.Module):
@@ -161,129 +92,6 @@ class DeltaLayer(nnx.Module):
         seen, weights = self.mixer.read(x)
         mixed, state = self.delta(seen, rotation, pages, batch)
         return self.ffw(added(x, mixed, weights)), None, (*state, *recalled)
-
-
-# Positions of images are triples, which a block's first token must tell when its key is made, and
-# which may have been computed long before. So they are cached behind its key: a largest number,
-# then digits as parts of it, few enough to survive in any form of the cache.
-_DIGIT_BITS, _DIGITS = 3, 8  # positions below 2**24, more than any model has
-_PLACE_NUMBERS = 1 + 3 * _DIGITS
-
-
-def with_places(keys: jax.Array, positions: jax.Array) -> jax.Array:
-    """Append positions i32[T] or i32[3, T] to keys f32[T, 1, J]."""
-    triples = jnp.broadcast_to(positions, (3, keys.shape[0])).T  # [T, 3]
-    shifts = np.arange(_DIGITS) * _DIGIT_BITS
-    digits = (triples[..., None] >> shifts[None, None]) & (2**_DIGIT_BITS - 1)
-    parts = digits.reshape(len(keys), 1, -1).astype(jnp.float32) / (2**_DIGIT_BITS - 1)
-    most = jnp.maximum(jnp.max(jnp.abs(keys), axis=-1, keepdims=True), 1e-6)
-    return jnp.concatenate([keys, most, parts * most], axis=-1)
-
-
-def places_of(numbers: jax.Array) -> jax.Array:
-    """Return positions i32[3, M] from what `with_places` appended, f32[M, _PLACE_NUMBERS]."""
-    parts = numbers[:, 1:] / jnp.maximum(numbers[:, :1], 1e-30)
-    digits = jnp.round(parts * (2**_DIGIT_BITS - 1)).astype(jnp.int32).reshape(-1, 3, _DIGITS)
-    shifts = np.arange(_DIGITS) * _DIGIT_BITS
-    return jnp.sum(digits << shifts[None, None], axis=-1).T
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChooserShape:
-    embed: int
-    heads: int
-    dim: int
-    size: int  # tokens of a block
-    most: int  # blocks that a query sees
-    epsilon: float
-    placed: bool  # keys are cached with their positions
-    rope: Rope
-
-    @property
-    def cached(self) -> HeadShape:
-        return HeadShape(1, self.dim + _PLACE_NUMBERS * self.placed, 0)
-
-
-class BlockChooser(nnx.Module):
-    """Reads the streams for the layer behind it, and scores blocks by the mean of their keys."""
-
-    def __init__(
-        self, shape: ChooserShape, mixer: StreamMixer, name: str, form: WeightForm
-    ) -> None:
-        self.shape, self.mixer = shape, mixer
-        source = (f"{name}.index_qk_proj.weight",)
-        outputs = (shape.heads + 1) * shape.dim
-        self.both = Linear(outputs, shape.embed, (None, "embed"), source, form=form)
-        self.query_norm, self.key_norm = (
-            RmsNorm(
-                shape.dim,
-                (f"{name}.{part}_layernorm.weight",),
-                epsilon=shape.epsilon,
-                plus_one=True,
-            )
-            for part in "qk"
-        )
-
-    def __call__(
-        self,
-        x: jax.Array,  # f32[T, N D]
-        tokens: jax.Array,
-        positions: jax.Array,  # i32[T] or i32[3, T]
-        before: MadeFor | None,
-        rotation: Rotary,
-        pages: LayerPages,
-        batch: PagedBatch,
-    ) -> tuple[jax.Array, MadeFor, LayerPages]:
-        """Returns the streams as they are, and the pages with the new tokens' keys written."""
-        s = self.shape
-        seen, weights = self.mixer.read(x)
-        both = self.both(seen).reshape(-1, s.heads + 1, s.dim)
-        queries, keys = rotation(self.query_norm(both[:, :-1])), both[:, -1:]
-        if s.placed:
-            keys = with_places(keys, positions)
-        blocks = WholeBlocks(s.size, s.most, self._pooled)
-        chosen, pages = choose_whole_blocks(batch, pages, queries, keys, blocks)
-        return x, MadeFor(chosen, seen, weights), pages
-
-    def _pooled(self, keys: jax.Array, first: jax.Array) -> jax.Array:
-        """As `WholeBlocks.pooled`: the mean, normed, and rotated as the first token of a block."""
-        s, (rows, count) = self.shape, keys.shape[:2]
-        normed = self.key_norm(sum_in_order(keys[..., : s.dim], axis=2) / s.size)
-        at = jnp.broadcast_to(first[None], (rows, count)).reshape(-1)
-        if s.placed:
-            at = places_of(keys[:, :, 0, s.dim :].reshape(rows * count, -1))
-        return s.rope.at(at)(normed.reshape(-1, 1, s.dim)).reshape(rows, count, s.dim)
-
-
-class AttendingLayer(nnx.Module):
-    """A layer that attends to the blocks which the `BlockChooser` before it chose."""
-
-    def __init__(self, attention: BlockAttention, ffw: StreamsFfw) -> None:
-        self.attention, self.ffw = attention, ffw
-
-    def __call__(
-        self,
-        x: jax.Array,  # f32[T, N D]
-        tokens: jax.Array,
-        positions: jax.Array,
-        before: MadeFor,
-        rotation: Rotary,
-        pages: LayerPages,
-        batch: PagedBatch,
-    ) -> tuple[jax.Array, None, LayerPages]:
-        mixed, pages = self.attention.of_chosen(before.seen, before.chosen, rotation, pages, batch)
-        return self.ffw(added(x, mixed, before.weights)), None, pages
-
-
-class LastMixture(nnx.Module):
-    """Mixes the streams of a row for the head."""
-
-    def __init__(self, mixer: StreamMixer, stream: int) -> None:
-        self.mixer, self.stream = mixer, stream
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps rows f32[T, N D] or f32[T, N D + 1] to f32[T, D]."""
-        return self.mixer(x[:, : self.stream])
 
 
 class StreamsDecoder(Decoder):
@@ -400,12 +208,16 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     share = keys.number("partial_rotary_factor")
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
     build = _Layers(keys, rope, attends, placed=media is not None)
-    streams, ngrams = keys.whole("hc_count", least=2), bool(build.ngrams)
-    stream = streams * shape.embed
+    stream, ngrams = build.streams.width, bool(build.ngrams)
 
     def decoder(**parts: Any) -> StreamsDecoder:
-        image = keys.whole("image_token_id", _IMAGES.tokens[0], least=0)
-        return StreamsDecoder(streams=streams, stream=stream, recalls=ngrams, image=image, **parts)
+        return StreamsDecoder(
+            streams=build.streams.streams,
+            stream=stream,
+            recalls=ngrams,
+            image=keys.whole("image_token_id", _IMAGES.tokens[0], least=0),
+            **parts,
+        )
 
     recipe = decoder_recipe(
         keys,
@@ -437,7 +249,7 @@ class _Layers:
     def __init__(
         self, keys: ConfigKeys, rope: Rope, attends: Sequence[bool], *, placed: bool
     ) -> None:
-        self.keys, self.attends = keys, attends
+        self.keys, self.attends, self.streams = keys, attends, _streams_shape(keys)
         # Each layer's number in the checkpoint, and whether it is the part that chooses
         self.parts = [
             (at, part) for at, its in enumerate(attends) for part in (True, False)[not its :]
@@ -453,15 +265,15 @@ class _Layers:
         of, chooses = self.parts[index]
         name = f"model.layers.{of}"
         if chooses:
-            mixer = StreamMixer(self.keys, f"{name}.attn_hyper_connection", form, writes=True)
+            mixer = StreamMixer(self.streams, f"{name}.attn_hyper_connection", form)
             return BlockChooser(self.chooser, mixer, f"{name}.self_attn.indexer", form)
-        mixer = StreamMixer(self.keys, f"{name}.mlp_hyper_connection", form, writes=True)
+        mixer = StreamMixer(self.streams, f"{name}.mlp_hyper_connection", form)
         ffw = StreamsFfw(mixer, self.ffw(name, form))
         if self.attends[of]:
             attention = gated_attention(self.keys, name, self.shape, form, BlockAttention)
             assert isinstance(attention, BlockAttention)
             return AttendingLayer(attention, ffw)
-        mixer = StreamMixer(self.keys, f"{name}.attn_hyper_connection", form, writes=True)
+        mixer = StreamMixer(self.streams, f"{name}.attn_hyper_connection", form)
         sources = delta_sources(self.delta, f"{name}.linear_attn")
         delta = GatedDeltaNet(self.delta, sources, form, opens=self.opens)
         return DeltaLayer(self._ngrams(of, name, form), mixer, delta, ffw)
@@ -469,8 +281,9 @@ class _Layers:
     def last(self, name: str) -> LastMixture:
         """Return what stands in the place of the last norm, like norms in float32."""
         form = WeightForm(dtype=jnp.float32)
-        mixer = StreamMixer(self.keys, "model.hyper_connection_mixer", form, writes=False)
-        return LastMixture(mixer, mixer.streams * self.shape.embed)
+        name = "model.hyper_connection_mixer"
+        mixer = StreamMixer(self.streams, name, form, writes=False)
+        return LastMixture(mixer, self.streams.width)
 
     def states(self, shards: int) -> tuple[tuple[StateArray, ...] | None, ...]:
         """As `recipe.States`."""
@@ -486,6 +299,15 @@ class _Layers:
             return None
         table = shard_names(f"{name}.{_TABLE}", self.keys.whole("split_ngram_parts"))
         return NGrams(shape, f"{name}.ple", table, form)
+
+
+def _streams_shape(keys: ConfigKeys) -> StreamsShape:
+    return StreamsShape(
+        streams=keys.whole("hc_count", least=2),
+        embed=keys.whole("hidden_size"),
+        rank=keys.whole("hc_lowrank"),
+        epsilon=keys.number("rms_norm_eps"),
+    )
 
 
 def _attending(keys: ConfigKeys) -> list[bool]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_server.kernels.pages import CacheShape, allocate, write
-from model_server.models.families.recurrent.qwen4_exp import places_of, with_places
+from model_server.models.families.indexed.whole_blocks import places_of, with_places
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from tests.model_server.models.family_cases import config_of
