@@ -94,7 +94,7 @@ class DeltaLayer(nnx.Module):
         return self.ffw(added(x, mixed, weights)), None, (*state, *recalled)
 
 
-class StreamsDecoder(Decoder):
+class GatedStreamsDecoder(Decoder):
     """A decoder of such layers. A row is the streams, then the token if layers recall it."""
 
     def __init__(
@@ -210,8 +210,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     build = _Layers(keys, rope, attends, placed=media is not None)
     stream, ngrams = build.streams.width, bool(build.ngrams)
 
-    def decoder(**parts: Any) -> StreamsDecoder:
-        return StreamsDecoder(
+    def decoder(**parts: Any) -> GatedStreamsDecoder:
+        return GatedStreamsDecoder(
             streams=build.streams.streams,
             stream=stream,
             recalls=ngrams,
