@@ -39,6 +39,7 @@ from model_server.models.families.latent_recipe import (
 )
 from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, routed_ffw
 from model_server.models.known_keys import KnownKeys, all_in, ignored
+from model_server.models.layers.gated_streams import added
 from model_server.models.layers.layers import (
     BoundedGate,
     LiveRows,
@@ -108,11 +109,6 @@ class HyperConnection(StreamWeights):
         made = self(x)
         return self.mixed(x, made[:, 0]), self.magnitude * made[:, 1] + self.least
 
-    @staticmethod
-    def added(x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
-        """Return the streams f32[T, N D] with f32[T, D] added."""
-        return x + (weights[..., None] * made[:, None]).reshape(x.shape)
-
 
 class StreamsNorm(nnx.Module):
     """The last norm, of a mixture of the streams."""
@@ -149,9 +145,9 @@ class StreamsLayer(nnx.Module):
         seen, weights = self.of_attention.read(x)
         seen = layer.before_attention(seen)
         mixed, chosen, pages = layer.attention.attend(seen, before, rotation, pages, batch)
-        x = self.of_attention.added(x, mixed, weights)
+        x = added(x, mixed, weights)
         seen, weights = self.of_ffw.read(x)
-        return self.of_ffw.added(x, layer.ffw(layer.before_ffw(seen)), weights), chosen, pages
+        return added(x, layer.ffw(layer.before_ffw(seen)), weights), chosen, pages
 
 
 class StreamsDecoder(ChoosingDecoder):

@@ -232,6 +232,21 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
             "'dynamic' is not supported",
         ),
     ],
+    "qwen4_exp": [
+        ({"indexer_budget": None}, "no indexer_budget"),
+        ({"indexer_budget": 10}, "indexer_budget = 10, indexer_compress_ratio = 4"),
+        ({"indexer_head_dim": 6}, "indexer_head_dim = 6"),
+        ({"indexer_kv_heads": 2}, "indexer_kv_heads = 2"),
+        ({"hc_count": 1}, "hc_count = 1"),
+        ({"output_gate_type": "tanh"}, "output_gate_type = 'tanh'"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"ple_layer_ids": [3]}, r"ple_layer_ids = \[3\]"),
+        ({"ple_layer_ids": [0]}, r"ple_layer_ids = \[0\]"),
+        ({"ple_embed_dim": 40}, "ple_embed_dim = 40"),
+        ({"eos_token_id": None}, "eos_token_id = None"),
+        ({"layer_types": ["sliding_attention"] * 3}, "indexed_attention for each of 3"),
+        ({"mtp_scale": 2.0}, "mtp_scale"),
+    ],
     "smollm3": [
         (
             {"no_rope_layers": given},

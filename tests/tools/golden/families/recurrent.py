@@ -9,6 +9,8 @@ from tests.tools.golden.families.case import Case
 
 # What MiniMax computes from its sizes.
 BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+# What Qwen4 computes from its sizes.
+HASHES = ("layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
 
 
 def experts_together(shapes: Shapes) -> Shapes:
@@ -115,6 +117,27 @@ CASES = [
     Case("qwen3_5_moe", stored=experts_together),
     Case("qwen3_5_moe_experts_apart"),
     Case("qwen3_next_dense_layers"),
+    Case(
+        "qwen4_exp",
+        without={
+            "blocks": {"indexer_budget": 64},
+            "separator": {"eos_token_id": 2},
+            "seed": {"seed": 7},
+            "theta": {"rope_parameters.rope_theta": 10.0},
+        },
+        computed=HASHES,
+    ),
+    # As Qwen publishes it.
+    Case(
+        "qwen4_exp_together",
+        stored=experts_together,
+        without={
+            "blocks": {"indexer_budget": 66},
+            "separator": {"eos_token_id": 2},
+            "gate": {"output_gate_type": "silu"},
+        },
+        left_out=HASHES,
+    ),
     Case(
         "kimi_linear",
         tokens=21,
