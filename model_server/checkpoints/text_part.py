@@ -29,6 +29,7 @@ _TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "glm5_next": "glm5_next_text",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -44,8 +45,8 @@ _TEXT_TYPES = {
     "step3p7": "step3p5",
     "voxtral": "llama",
 }
-# Those whose older files have the keys of both parts beside each other.
-_FLAT = ("qwen2_5_vl", "qwen2_vl")
+# Those of which some files have the keys of both parts beside each other.
+_FLAT = ("glm5_next", "qwen2_5_vl", "qwen2_vl")
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {

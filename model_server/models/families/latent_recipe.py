@@ -22,6 +22,7 @@ from model_server.models.families.own_heads import appended_head
 from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
+from model_server.models.layers.layers import Activation
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of, yarn_mscale
 from model_server.models.recipe import Recipe, States, serving
@@ -51,6 +52,7 @@ def latent_recipe(
     sparse: Sequence[bool],
     routed: BuildFfw,
     *,
+    shape: LatentShape | None = None,
     attentions: Sequence[BuildLatent] = (),
     layer_kind: Callable[..., PreNormLayer] = PreNormLayer,
     decoder_kind: Callable[..., Decoder] = Decoder,
@@ -62,15 +64,18 @@ def latent_recipe(
     table: str = "model.embed_tokens",
     around: Callable[[PreNormLayer, str], nnx.Module] | None = None,
     final_norm: BuildNorm | None = None,
+    gate: Activation | None = None,
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
-    sparse, attentions: of each layer; () of attentions: usual ones. rope: None: as config.json
-    says; rotates: False: no layer does. unused: more prefixes of tensors that are not read.
-    states: as of `decoder_recipe`. part, table: names of attention and of the embedding. around:
-    makes a layer of one and of its prefix; None: it is the layer. final_norm: None: a usual one.
+    sparse, attentions: of each layer; () of attentions: usual ones. shape, rope, gate (of layers
+    without experts): None: as config.json says; rotates: False: no layer does. unused: more
+    prefixes of tensors that are not read. states: as of `decoder_recipe`. part, table: names of
+    attention and of the embedding. around: makes a layer of one and of its prefix; None: it is the
+    layer. final_norm: None: a usual one.
     """
-    layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
+    layers, dense = len(sparse), gated_ffw(keys, gate=gate)
+    shape = shape or latent_shape(keys)
     if rope is None and rotates:
         rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
     kept = [None] * layers if states is None else states(1)

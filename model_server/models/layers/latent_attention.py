@@ -26,8 +26,6 @@ from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Stacked, Tensor, Transposed, WeightSource, cut
 from model_server.models.weights.weight import WeightForm, weight
 
-_EPSILON = 1e-6  # of the norms over latents; the other norms use the config's
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentShape:
@@ -40,6 +38,7 @@ class LatentShape:
     query_latent: int | None  # None: queries are projected in one step
     scale: float  # applied to the scores
     biased: bool  # the projections from and to the residual stream
+    epsilon: float = 1e-6  # of the norms over latents; the other norms use the config's
 
     @property
     def query_dim(self) -> int:
@@ -75,12 +74,12 @@ class LatentAttention(nnx.Module):
             self.queries = linear("q_proj", queries, s.embed, (axis, "embed"))
         else:
             self.query_down = linear("q_a_proj", rank, s.embed, (None, "embed"), s.biased)
-            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=_EPSILON)
+            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=s.epsilon)
             self.queries = linear("q_b_proj", queries, rank, (axis, None))
         self.down = linear(
             "kv_a_proj_with_mqa", s.latent + s.rotated_dim, s.embed, (None, "embed"), s.biased
         )
-        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=_EPSILON)
+        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=s.epsilon)
         both = f"{prefix}.kv_b_proj.weight"
         key_rows = _head_rows(both, s, 0, s.plain_dim)
         value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
