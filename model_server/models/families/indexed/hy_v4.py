@@ -134,7 +134,7 @@ class StreamsNorm(nnx.Module):
         return self.norm(self.head.mixed(x, self.head(x)[:, 0]))
 
 
-class Connection(Protocol):
+class StreamMixing(Protocol):
     """Mixes streams f32[T, N D] into what a half layer reads, and what it makes into them."""
 
     def read(self, x: jax.Array) -> tuple[jax.Array, Any]:
@@ -149,7 +149,7 @@ class Connection(Protocol):
 class StreamsLayer(nnx.Module):
     """A layer whose halves read and write several residual streams."""
 
-    def __init__(self, parts: PreNormLayer, attention: Connection, ffw: Connection) -> None:
+    def __init__(self, parts: PreNormLayer, attention: StreamMixing, ffw: StreamMixing) -> None:
         self.parts = parts
         self.of_attention = attention
         self.of_ffw = ffw

@@ -107,6 +107,17 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ),
         ({"rope_scaling": ["yarn"]}, "where its rope scaling should be"),
     ],
+    "glm5_next_flat": [
+        ({"index_topk": 7}, "index_topk = 7 and index_kpool = 4"),
+        ({"index_kpool_always_select_tail": False}, "index_kpool_always_select_tail"),
+        ({"indexer_types": ["full", "full", "shared", "full"]}, "layer 2 share a choice"),
+        ({"qk_rope_head_dim": 8}, "qk_rope_head_dim = 8"),
+        ({"q_lora_rank": None}, "no q_lora_rank"),
+        ({"swiglu_limit": 0}, "swiglu_limit = 0"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"linear_attn_config": {"heads": 4}}, "linear_attn_config = .*gate_lower_bound"),
+        ({"linear_attn_config": ["kda"]}, "linear_attn_config = "),
+    ],
     "glm_moe_dsa": [
         ({"indexer_types": ["shared", "full", "full"]}, "first layer"),
         ({"indexer_types": ["full", "half", "full"]}, "half.*full or shared"),
