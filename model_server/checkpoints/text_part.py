@@ -25,6 +25,7 @@ from sax.errors import CheckpointError
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
+    "dots3_note": "dots3_note_text",
     "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
@@ -46,7 +47,7 @@ _TEXT_TYPES = {
     "voxtral": "llama",
 }
 # Those of which some files have the keys of both parts beside each other.
-_FLAT = ("glm5_next", "qwen2_5_vl", "qwen2_vl")
+_FLAT = ("dots3_note", "glm5_next", "qwen2_5_vl", "qwen2_vl")
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {

@@ -56,7 +56,7 @@ def latent_recipe(
     attentions: Sequence[BuildLatent] = (),
     layer_kind: Callable[..., PreNormLayer] = PreNormLayer,
     decoder_kind: Callable[..., Decoder] = Decoder,
-    rope: Rope | None = None,
+    rope: Rope | Sequence[Rope] | None = None,
     rotates: bool = True,
     unused: tuple[str, ...] = (),
     states: States | None = None,
@@ -68,8 +68,9 @@ def latent_recipe(
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
-    sparse, attentions: of each layer; () of attentions: usual ones. shape, rope, gate (of layers
-    without experts): None: as config.json says; rotates: False: no layer does. unused: more
+    sparse, attentions: of each layer; () of attentions: usual ones. shape, rope (of all layers, or
+    of each), gate (of layers without experts): None: as config.json says; rotates: False: no layer
+    does. unused: more
     prefixes of tensors that are not read. states: as of `decoder_recipe`. part, table: names of
     attention and of the embedding. around: makes a layer of one and of its prefix; None: it is the
     layer. final_norm: None: a usual one.
@@ -78,6 +79,7 @@ def latent_recipe(
     shape = shape or latent_shape(keys)
     if rope is None and rotates:
         rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+    ropes = rope if isinstance(rope, Sequence) else [rope] * layers
     kept = [None] * layers if states is None else states(1)
     usual: BuildLatent = LatentAttention
 
@@ -114,7 +116,7 @@ def latent_recipe(
             layers=[layer(index, form) for index in range(layers)],
             final_norm=(final_norm or rms_norms(keys))("model.norm"),
             head=head_of(keys, form),
-            ropes=[rope if state is None else None for state in kept],
+            ropes=[of if state is None else None for of, state in zip(ropes, kept, strict=True)],
         )
 
     cached = latent_cache(
@@ -127,8 +129,8 @@ def latent_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
-        own_head=appended_head(keys, layers, drafting, rope) if states is None else None,
-        short_context=rope and rope.short_context,
+        own_head=appended_head(keys, layers, drafting, ropes[0]) if states is None else None,
+        short_context=ropes[0] and ropes[0].short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
 

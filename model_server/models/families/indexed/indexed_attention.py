@@ -139,7 +139,7 @@ class IndexedLatentAttention(LatentAttention):
         how = {"most": self.most, "scale": s.scale, "sinks": self.scores()}
         if self.chooses:
             turn = rotation and replace(rotation, interleaved=self.interleaved)
-            choosing = self.indexer.choosing(x, self.query_norm(self.query_down(x)), turn)
+            choosing = self.indexer.choosing(x, self.narrow(x), turn)
             keys = jnp.concatenate([keys, self.indexer.keys(x, turn)], axis=-1)
             how["pools"] = self.indexer.pools
         assert choosing is not None, "the first layer has an indexer"

@@ -316,4 +316,20 @@ CASES = [
         },
     ),
     Case("hy_v4_biased", without={"yarn": {"rope_parameters.factor": 1.0}}),
+    # A layer of each kind, as transformers writes them.
+    Case(
+        "dots3_note",
+        without={
+            "choice": {"index_topk": 64},
+            "another count": {"index_topk": 6},
+            "window": {"sliding_window": 64},
+            "theta of windows": {"rope_parameters.sliding_attention.rope_theta": 10000.0},
+            "groups": {"topk_group": 2},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        "dots3_note_published",
+        without={"choice": {"index_topk": 64}, "window": {"sliding_window_size": 64}},
+    ),
 ]
