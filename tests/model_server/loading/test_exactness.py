@@ -70,7 +70,8 @@ DAILY = ("bfloat16", "int8", "int4", "float32")
 # docs/explanation/exactness.md says why: XLA attends to chosen tokens; last bits that differed.
 NOT_PROMISED = {
     **dict.fromkeys(
-        ("deepseek_v32", "glm5_next", "glm_moe_dsa", "hy_v4", "minimax_m3"), tuple(WEIGHTS)
+        ("deepseek_v32", "dots3_note", "glm5_next", "glm_moe_dsa", "hy_v4", "minimax_m3"),
+        tuple(WEIGHTS),
     ),
     "cohere2_moe": ("int8",),
     "falcon_h1": ("int8", "int4", "float32"),

@@ -143,15 +143,15 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 def _renamed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return config.json by the names that transformers writes, which come first."""
-    older = {_NAMES[key]: value for key, value in config.items() if key in _NAMES}
-    given = older | {
-        key: value for key, value in config.items() if key not in _NAMES and value is not None
-    }
-    flags = given.get("moe_layer_freq")
-    if isinstance(flags, list):  # of each layer
-        dense = given.get("first_k_dense_replace", _DEFAULTS["first_k_dense_replace"])
+    given = {key: value for key, value in config.items() if key not in _NAMES}
+    for older, key in _NAMES.items():
+        if older in config and given.get(key) is None:
+            given[key] = config[older]
+    flags, usual = given.get("moe_layer_freq"), _DEFAULTS["first_k_dense_replace"]
+    dense = given.get("first_k_dense_replace", usual)
+    if isinstance(flags, list) and type(dense) is int:  # of each layer
         kinds = ["sparse" if its and at >= dense else "dense" for at, its in enumerate(flags)]
-        given = {"mlp_layer_types": kinds} | given
+        given["mlp_layer_types"] = given.get("mlp_layer_types") or kinds
         del given["moe_layer_freq"]
     return given
 

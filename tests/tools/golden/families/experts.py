@@ -320,12 +320,14 @@ CASES = [
     Case(
         "dots3_note",
         without={
-            "choice": {"index_topk": 64},
-            "another count": {"index_topk": 6},
-            "window": {"sliding_window": 64},
-            "theta of windows": {"rope_parameters.sliding_attention.rope_theta": 10000.0},
-            "groups": {"topk_group": 2},
-            "scaling": {"routed_scaling_factor": 1.0},
+            "choice": {"text_config.index_topk": 64},
+            "another count": {"text_config.index_topk": 6},
+            "window": {"text_config.sliding_window": 64},
+            "theta of windows": {
+                "text_config.rope_parameters.sliding_attention.rope_theta": 10000.0
+            },
+            "groups": {"text_config.topk_group": 2},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
         },
     ),
     Case(
