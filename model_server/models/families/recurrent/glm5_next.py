@@ -42,6 +42,7 @@ from model_server.models.families.indexed.indexed_attention import (
 )
 from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
 from model_server.models.families.recurrent.kimi_linear import (
+    LINEAR,
     LINEAR_NAMES,
     delta_shape,
     flat_linear,
@@ -57,7 +58,7 @@ from sax.errors import CheckpointError
 
 # Hyper-connections whose streams mix by a matrix with rows and columns that add up to 1.
 #
-# Source: Xie et al. 2026, "mHC: Manifold-Constrained Hyper-Connections" (arXiv:2512.24880); the
+# Source: Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections" (arXiv:2512.24880); the
 # matrix is made by the algorithm of Sinkhorn and Knopp, in a fixed number of rounds.
 
 _EXACT = lax.Precision.HIGHEST
@@ -123,6 +124,7 @@ KEYS = KnownKeys(
         *(key for key in LATENT if not key.startswith("rope_")),
         *ROUTED,
         *SHARING,
+        LINEAR,
         "hc_eps",
         "hc_mult",
         "hc_sinkhorn_iters",
@@ -221,7 +223,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return config.json by later names. Raises CheckpointError."""
     renamed = {_NAMES.get(key, key): value for key, value in config.items()}
     given = flat_linear(renamed, "glm5_next", _LINEAR_NAMES, "safe_gate")
-    linear = given.pop("linear_attn_config", None) or {}
+    linear = given.get(LINEAR) or {}
     bounded = "gate_lower_bound" in linear and linear.get("safe_gate", True)
     if bounded and given["linear_lower_bound"] is None:
         given["linear_lower_bound"] = _DEFAULTS["linear_lower_bound"]
@@ -229,9 +231,22 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attending(keys: ConfigKeys) -> list[bool]:
-    """One flag per layer: True if it attends. Raises CheckpointError."""
+    """One flag per layer: True if it attends. Raises CheckpointError.
+
+    Lists of layers that `linear_attn_config` may have, counted from 0 or 1, must say the same: the
+    reference reads none.
+    """
     layers = range(keys.whole("num_hidden_layers"))
-    return kinds_of_layers(keys, _KINDS) or [index % 4 == 3 for index in layers]
+    found = kinds_of_layers(keys, _KINDS) or [index % 4 == 3 for index in layers]
+    for name, its in (("full_attn_layers", True), ("kda_layers", False)):
+        given = (keys.get(LINEAR) or {}).get(name)
+        wanted = [index for index in layers if found[index] is its]
+        if given not in (None, wanted, [index + 1 for index in wanted]):
+            raise CheckpointError(
+                f"config.json has {name} = {given!r} in {LINEAR}; by its layer_types the "
+                f"{keys.family} family computes {wanted}"
+            )
+    return found
 
 
 def _choosing(keys: ConfigKeys, attends: Sequence[bool]) -> list[bool]:

@@ -42,7 +42,7 @@ NAMES = {
     "num_local_experts": "n_routed_experts",
     "num_shared_experts": "n_shared_experts",
 }
-_LINEAR = "linear_attn_config"
+LINEAR = "linear_attn_config"
 LINEAR_NAMES = {  # there -> beside the others, as later files have it
     "head_dim": "linear_head_dim",
     "num_heads": "linear_num_heads",
@@ -53,7 +53,7 @@ KEYS = KnownKeys(
     (
         *LATENT,
         *ROUTED,
-        _LINEAR,
+        LINEAR,
         "layer_types",
         "linear_conv_kernel_dim",
         "linear_head_dim",
@@ -111,13 +111,13 @@ def flat_linear(
 
     others: more keys that their object may have. Raises CheckpointError.
     """
-    given = config.get(_LINEAR)
+    given = config.get(LINEAR)
     if given is None:
         return dict(config)
     allowed = (*names, *others, "full_attn_layers", "kda_layers")
     if not isinstance(given, Mapping) or given.keys() - set(allowed):
         raise CheckpointError(
-            f"config.json has {_LINEAR} = {given!r}; the {family} family supports an object of "
+            f"config.json has {LINEAR} = {given!r}; the {family} family supports an object of "
             f"{', '.join(allowed)}"
         )
     return {**config, **{own: given[name] for name, own in names.items() if name in given}}
@@ -128,7 +128,7 @@ def _attending(keys: ConfigKeys) -> list[bool]:
     found = kinds_of_layers(keys, KINDS)
     if found is not None:
         return found
-    layers, given = keys.whole("num_hidden_layers"), keys.get(_LINEAR) or {}
+    layers, given = keys.whole("num_hidden_layers"), keys.get(LINEAR) or {}
     whole, fading = given.get("full_attn_layers"), given.get("kda_layers")
     if whole is None or fading is None:
         return [index > 0 and index % 4 == 0 for index in range(layers)]

@@ -130,6 +130,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"linear_attn_config": {"heads": 4}}, "linear_attn_config = .*gate_lower_bound"),
         ({"linear_attn_config": ["kda"]}, "linear_attn_config = "),
+        ({"linear_attn_config": {"kda_layers": [0, 2]}}, r"kda_layers = \[0, 2\].*\[0, 1\]"),
     ],
     "glm_moe_dsa": [
         ({"indexer_types": ["shared", "full", "full"]}, "first layer"),
