@@ -29,6 +29,7 @@ _INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor"}
 _PARTS = (
     *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
     *("audio_tower.", "embed_audio.", "embed_vision."),
+    *("audio_adapter.", "audio_encoder.", "vision_encoder."),
     *("mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
 )
 # Prefix in published files -> as transformers 5 writes it.

@@ -25,10 +25,12 @@ from sax.errors import CheckpointError
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
+    "dots3_note": "dots3_note_text",
     "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "glm5_next": "glm5_next_text",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -45,8 +47,8 @@ _TEXT_TYPES = {
     "step3p7": "step3p5",
     "voxtral": "llama",
 }
-# Those whose older files have the keys of both parts beside each other.
-_FLAT = ("qwen2_5_vl", "qwen2_vl")
+# Those of which some files have the keys of both parts beside each other.
+_FLAT = ("dots3_note", "glm5_next", "qwen2_5_vl", "qwen2_vl")
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {

@@ -33,6 +33,7 @@ RECURRENT = (  # search nothing
     "bailing_hybrid",
     "bamba",
     "falcon_h1",
+    "glm5_next",
     "granitemoehybrid",
     "kimi_linear",
     "lfm2",

@@ -61,6 +61,19 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"mlp_bias": True}, "mlp_bias"),
         ({"index_block": 3}, "index_block"),
     ],
+    "dots3_note_published": [
+        ({"per_layer_config": {"0": {"head_dim": 24}}}, "per_layer_config = .* layers with a win"),
+        ({"per_layer_config": {"2": {"heads": 4}}}, "per_layer_config = "),
+        ({"per_layer_config": ["heads"]}, "per_layer_config = "),
+        ({"swa_head_dim": 20, "swa_qk_rope_head_dim": 6}, "heads of 20 numbers"),
+        ({"swa_head_dim": 10}, "swa_qk_rope_head_dim = -2"),
+        ({"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters = .*by kind of layer"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling"),
+        ({"layer_types": ["chunked_attention"] * 4}, "layer_types = "),
+        ({"moe_layer_freq": 2}, "moe_layer_freq = 2"),
+        ({"index_head_dim": 6}, "index_head_dim = 6"),
+        ({"q_lora_rank": None}, "q_lora_rank"),
+    ],
     "exaone4": [({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern = 'LLLG'")],
     "falcon_h1": [
         ({"ssm_multipliers": [1.0]}, r"ssm_multipliers = \[1.0\]; give 5 numbers"),
@@ -106,6 +119,18 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
             for part in (0.0, 1.5, 0.25, "half", True)
         ),
         ({"rope_scaling": ["yarn"]}, "where its rope scaling should be"),
+    ],
+    "glm5_next_flat": [
+        ({"index_topk": 7}, "index_topk = 7 and index_kpool = 4"),
+        ({"index_kpool_always_select_tail": False}, "index_kpool_always_select_tail"),
+        ({"indexer_types": ["full", "full", "shared", "full"]}, "layer 2 share a choice"),
+        ({"qk_rope_head_dim": 8}, "qk_rope_head_dim = 8"),
+        ({"q_lora_rank": None}, "no q_lora_rank"),
+        ({"swiglu_limit": 0}, "swiglu_limit = 0"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"linear_attn_config": {"heads": 4}}, "linear_attn_config = .*gate_lower_bound"),
+        ({"linear_attn_config": ["kda"]}, "linear_attn_config = "),
+        ({"linear_attn_config": {"kda_layers": [0, 2]}}, r"kda_layers = \[0, 2\].*\[0, 1\]"),
     ],
     "glm_moe_dsa": [
         ({"indexer_types": ["shared", "full", "full"]}, "first layer"),

@@ -163,4 +163,27 @@ CASES = [
         },
     ),
     Case("bailing_hybrid_unbounded", without={"decay": {"kda_safe_gate": True}}),
+    # Pools that no page begins with.
+    Case(
+        "glm5_next",
+        tokens=23,
+        without={
+            "choice": {"text_config.index_topk": 63},
+            "another count": {"text_config.index_topk": 9},
+            "bound": {"text_config.swiglu_limit": 10.0},
+            "bounded decay": {"text_config.linear_lower_bound": None},
+            "balanced mixture": {"text_config.hc_sinkhorn_iters": 1},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
+        },
+    ),
+    # Text keys beside the others, as older files name them; the last layer shares a choice.
+    Case(
+        "glm5_next_flat",
+        tokens=23,
+        without={
+            "decay": {"linear_attn_config.safe_gate": True},
+            "groups": {"topk_group": 2},
+            "choice": {"index_topk": 64},
+        },
+    ),
 ]
