@@ -62,6 +62,7 @@ def latent_recipe(
     table: str = "model.embed_tokens",
     around: Callable[[PreNormLayer, str], nnx.Module] | None = None,
     final_norm: BuildNorm | None = None,
+    norms: tuple[BuildFfw, BuildFfw] | None = None,
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
@@ -69,12 +70,16 @@ def latent_recipe(
     says; rotates: False: no layer does. unused: more prefixes of tensors that are not read.
     states: as of `decoder_recipe`. part, table: names of attention and of the embedding. around:
     makes a layer of one and of its prefix; None: it is the layer. final_norm: None: a usual one.
+    norms: before attention and before experts; None: usual ones, as before dense feed-forwards.
     """
     layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
     if rope is None and rotates:
         rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
     kept = [None] * layers if states is None else states(1)
     usual: BuildLatent = LatentAttention
+
+    def usual_norm(name: str, form: WeightForm) -> nnx.Module:
+        return norm_of(keys, name)
 
     def made(
         kind: Callable[..., PreNormLayer],
@@ -83,10 +88,12 @@ def latent_recipe(
         ffw: BuildFfw,
         form: WeightForm,
     ) -> PreNormLayer:
+        before_attention, before_experts = norms or (usual_norm, usual_norm)
+        before_ffw = usual_norm if ffw is dense else before_experts
         return kind(
-            norm_of(keys, f"{prefix}.input_layernorm"),
+            before_attention(f"{prefix}.input_layernorm", form),
             attention(shape, f"{prefix}.{part}", form),
-            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            before_ffw(f"{prefix}.post_attention_layernorm", form),
             ffw(prefix, form),
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,6 @@ from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Stacked, Tensor, Transposed, WeightSource, cut
 from model_server.models.weights.weight import WeightForm, weight
 
-_EPSILON = 1e-6  # of the norms over latents; the other norms use the config's
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentShape:
@@ -40,10 +38,23 @@ class LatentShape:
     query_latent: int | None  # None: queries are projected in one step
     scale: float  # applied to the scores
     biased: bool  # the projections from and to the residual stream
+    epsilon: float = 1e-6  # of the norms over latents; the other norms use the config's
 
     @property
     def query_dim(self) -> int:
         return self.plain_dim + self.rotated_dim
+
+
+# name below a layer's prefix, outputs, inputs, logical axes, whether it has a bias
+DeclareLinear = Callable[[str, int, int, tuple[Any, Any], bool], Linear]
+
+
+class HeadInputs(NamedTuple):
+    """What heads make of the residual stream beside the keys."""
+
+    narrow: jax.Array  # f32[T, R]: what queries are made of
+    queries: jax.Array  # f32[T, H, plain + rotated]
+    opening: jax.Array | None  # f32[T, H or H * value]: of the gate, unsquashed; None: no gate
 
 
 class LatentAttention(nnx.Module):
@@ -64,23 +75,22 @@ class LatentAttention(nnx.Module):
         axis = split_heads(s.heads, s.heads, form.layout.shards("heads")).axis
 
         def linear(
-            name: str, outputs: int, inputs: int, axes: tuple[Any, Any], biased: bool = False
+            name: str, outputs: int, inputs: int, axes: tuple[Any, Any], biased: bool
         ) -> Linear:
             bias = (f"{prefix}.{name}.bias",) if biased else None
             source = (f"{prefix}.{name}.weight",)
             return Linear(outputs, inputs, axes, source, form=form, bias=bias)
 
-        queries, rank = s.heads * s.query_dim, s.query_latent
-        if rank is None:
-            self.queries = linear("q_proj", queries, s.embed, (axis, "embed"))
-        else:
-            self.query_down = linear("q_a_proj", rank, s.embed, (None, "embed"), s.biased)
-            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=_EPSILON)
-            self.queries = linear("q_b_proj", queries, rank, (axis, None))
+        if s.query_latent is not None:
+            down = (None, "embed")
+            self.query_down = linear("q_a_proj", s.query_latent, s.embed, down, s.biased)
+            name = f"{prefix}.q_a_layernorm.weight"
+            self.query_norm = RmsNorm(s.query_latent, (name,), epsilon=s.epsilon)
+        self.queries = self.query_up(linear, axis)
         self.down = linear(
             "kv_a_proj_with_mqa", s.latent + s.rotated_dim, s.embed, (None, "embed"), s.biased
         )
-        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=_EPSILON)
+        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=s.epsilon)
         both = f"{prefix}.kv_b_proj.weight"
         key_rows = _head_rows(both, s, 0, s.plain_dim)
         value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
@@ -98,11 +108,18 @@ class LatentAttention(nnx.Module):
         self.gated, self.gate_kind = gate is not None, gate_kind
         if gate is not None:
             opens = s.heads * (1 if gate_kind.by_heads else s.value_dim)
-            self.gate = linear(gate, opens, s.embed, (axis, "embed"))
+            self.gate = linear(gate, opens, s.embed, (axis, "embed"), False)
         self.has_sinks = sinks is not None
         if sinks is not None:
             source = (f"{prefix}.{sinks}",)
             self.sinks = weight((s.heads,), (axis,), source, dtype=jnp.float32, spread=0.0)
+
+    def query_up(self, linear: DeclareLinear, axis: Any) -> Linear:
+        """Declare the projection that makes queries; axis: of the heads."""
+        s = self.shape
+        if s.query_latent is None:
+            return linear("q_proj", s.heads * s.query_dim, s.embed, (axis, "embed"), False)
+        return linear("q_b_proj", s.heads * s.query_dim, s.query_latent, (axis, None), False)
 
     def __call__(
         self,
@@ -112,10 +129,17 @@ class LatentAttention(nnx.Module):
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
         """Returns f32[T, D] and the pages with the new tokens written."""
-        s = self.shape
-        queries, keys = self.latent_queries(x, rotation), self.latent_keys(x, rotation)
+        s, made = self.shape, self.head_inputs(x)
+        queries, keys = self.latent_queries(made, rotation), self.latent_keys(x, rotation)
         mixed, pages = batch.attend(pages, queries, keys, None, scale=s.scale, sinks=self.scores())
-        return self.of_latents(x, mixed[..., : s.latent]), pages
+        return self.of_latents(mixed[..., : s.latent], made), pages
+
+    def head_inputs(self, x: jax.Array) -> HeadInputs:
+        """Map f32[T, D]."""
+        s = self.shape
+        narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
+        queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
+        return HeadInputs(narrow, queries, self.gate(x) if self.gated else None)
 
     def scores(self) -> jax.Array | None:
         """f32[H]: each head's score without a value; None: there are none."""
@@ -127,28 +151,22 @@ class LatentAttention(nnx.Module):
         shared = _turned(rotation, shared[:, None])
         return jnp.concatenate([self.norm(latent)[:, None], shared], axis=-1)
 
-    def of_latents(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
-        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D].
-
-        x: f32[T, D], which opens the gate.
-        """
+    def of_latents(self, mixed: jax.Array, made: HeadInputs) -> jax.Array:
+        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D]."""
         values = self._per_head(mixed, self.value_up[...])
-        if self.gated:
-            opening = self.gate_kind.activation(self.gate(x))
+        if made.opening is not None:
+            opening = self.gate_kind.activation(made.opening)
             values = values * opening.reshape(*values.shape[:2], -1)
         return self.out(values.reshape(mixed.shape[0], -1))
 
-    def latent_queries(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
+    def latent_queries(self, made: HeadInputs, rotation: Rotary | None) -> jax.Array:
         """f32[T, H, latent + rotated]: compared with the cached keys."""
-        s = self.shape
-        narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
-        queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
-        plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
+        plain, rotated = jnp.split(made.queries, [self.shape.plain_dim], axis=-1)
         absorbed = self._per_head(plain, self.key_up[...])
-        made = jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1)
+        found = jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1)
         if rotation is None or rotation.query_scale is None:
-            return made
-        return made * rotation.query_scale
+            return found
+        return found * rotation.query_scale
 
     def _per_head(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         """f32[T, H, N]: each head's row of [T, H, K] times its transposed kernel [N, K]."""

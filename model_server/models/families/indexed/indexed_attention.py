@@ -115,12 +115,13 @@ class IndexedLatentAttention(LatentAttention):
     ) -> tuple[jax.Array, Chosen, LayerPages]:
         """As a call, with the tokens that are attended to."""
         s, choosing, keys = self.shape, before, self.latent_keys(x, rotation)
+        made = self.head_inputs(x)
         if self.chooses:
             turn = replace(rotation, interleaved=self.interleaved)
-            choosing = self.indexer.choosing(x, self.query_norm(self.query_down(x)), turn)
+            choosing = self.indexer.choosing(x, made.narrow, turn)
             keys = jnp.concatenate([keys, self.indexer.keys(x, turn)], axis=-1)
         assert choosing is not None, "the first layer has an indexer"
-        queries = self.latent_queries(x, rotation)
+        queries = self.latent_queries(made, rotation)
         how = {"most": self.most, "scale": s.scale, "sinks": self.scores()}
         mixed, pages, chosen = attend_to_chosen(batch, pages, queries, keys, choosing, **how)
-        return self.of_latents(x, mixed[..., : s.latent]), chosen, pages
+        return self.of_latents(mixed[..., : s.latent], made), chosen, pages
