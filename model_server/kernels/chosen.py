@@ -37,6 +37,13 @@ class Chosen(NamedTuple):
 EVERY = Chosen(None, None)
 
 
+class Lent(NamedTuple):
+    """What a layer attends to that keeps no vectors of its own: an earlier layer's."""
+
+    keys: jax.Array  # f32[T, 1, N]: those of the step's tokens, at least as wide as queries
+    pages: LayerPages  # with these written
+
+
 @runtime_checkable
 class ChoosingKernel(Protocol):
     """Attends to chosen tokens in pages of its own."""
@@ -60,23 +67,27 @@ def attend_to_chosen(
     batch: PagedBatch,
     layer: LayerPages,
     q: jax.Array,  # f32[T, H, Q]
-    k: jax.Array,  # f32[T, 1, Q + I]: the last I numbers are the key for choosing
+    k: jax.Array | None,  # f32[T, 1, Q + I]: the last I numbers are the key for choosing
     choosing: Choosing | Chosen,  # Chosen: by a layer before, and I is 0
     *,
     most: int,  # tokens that each query attends to
     scale: float,
     sinks: jax.Array | None = None,  # f32[H], as in `paged.Scores`
+    lent: Lent | None = None,  # then `k` is the key for choosing alone, None: it does not choose
 ) -> tuple[jax.Array, LayerPages, Chosen]:
     """Write the new vectors, then attend. Returns f32[T, H, Q] or more, mixed of whole vectors.
 
     Whole inputs are read without pages. Raises KernelRefusal if the kernel has other pages and is
-    no `ChoosingKernel`, which takes no sinks.
+    no `ChoosingKernel`, which takes no sinks and nothing lent.
     """
-    if isinstance(batch.kernel, ChoosingKernel) and sinks is None:
+    if isinstance(batch.kernel, ChoosingKernel) and sinks is None and lent is None:
+        assert k is not None, "a layer to which nothing is lent has keys"
         return batch.kernel.attend_to_chosen(batch, layer, q, k, choosing, most=most, scale=scale)
-    padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
+    seen = k if lent is None else lent.keys
+    assert seen is not None, "a layer to which nothing is lent has keys"
+    padded = jnp.pad(q, ((0, 0), (0, 0), (0, seen.shape[2] - q.shape[2])))
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
-        mixed, chosen = _whole(batch, padded, k, choosing, most, scale, sinks)
+        mixed, chosen = _whole(batch, padded, seen, k, choosing, most, scale, sinks)
         return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
@@ -84,22 +95,25 @@ def attend_to_chosen(
             "and no query chooses tokens after its own"
         )
     split = batch.split
-    layer = write(
-        layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
-    )
-    return _paged(batch, layer, padded, choosing, most, scale, sinks)
+    if k is not None:
+        layer = write(
+            layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
+        )
+    attended = layer if lent is None else lent.pages
+    return _paged(batch, layer, attended, padded, choosing, most, scale, sinks)
 
 
 def _paged(
     batch: PagedBatch,
     layer: LayerPages,
+    attended: LayerPages,
     q: jax.Array,
     choosing: Choosing | Chosen,
     most: int,
     scale: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, LayerPages, Chosen]:
-    """As `attend_to_chosen`, of pages that are written and queries as wide as keys."""
+    """As `attend_to_chosen`, of pages that are written and queries as wide as attended keys."""
     split, decodes = batch.split, batch.decode_tables.shape[0]
 
     def run(
@@ -114,7 +128,7 @@ def _paged(
         if isinstance(choosing, Choosing):
             chosen = choose(layer, parts[1], parts[2], tables, limits, most)
         mixed = xla.paged_attention(
-            parts[0], layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
+            parts[0], attended, tables, limits, scale=scale, sinks=sinks, chosen=chosen
         )
         return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
@@ -129,7 +143,8 @@ def _paged(
 def _whole(
     batch: PagedBatch,
     q: jax.Array,
-    k: jax.Array,
+    attended: jax.Array,  # f32[T, 1, N]
+    k: jax.Array | None,
     choosing: Choosing | Chosen,
     most: int,
     scale: float,
@@ -137,19 +152,22 @@ def _whole(
 ) -> tuple[jax.Array, jax.Array | None]:
     """As `attend_to_chosen`, for blocks that each hold one input: its only page."""
     inputs, length = batch.block_limits.shape
-    layer = LayerPages(k.reshape(inputs, length, 1, -1).transpose(0, 2, 3, 1), None)
     tables, limits = jnp.arange(inputs)[:, None], batch.block_limits
 
     def blocks(each: jax.Array) -> jax.Array:
         return each.reshape(inputs, length, *each.shape[1:])
 
+    def page(keys: jax.Array) -> LayerPages:
+        return LayerPages(blocks(keys).transpose(0, 2, 3, 1), None)
+
     if isinstance(choosing, Chosen):
         chosen = choosing.blocks
     else:
         by, weights = map(blocks, choosing)
-        chosen = choose(layer, by, weights, tables, limits, most)
+        assert k is not None, "a layer that chooses has keys to choose by"
+        chosen = choose(page(k), by, weights, tables, limits, most)
     mixed = xla.paged_attention(
-        blocks(q), layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
+        blocks(q), page(attended), tables, limits, scale=scale, sinks=sinks, chosen=chosen
     )
     return mixed.reshape(-1, *mixed.shape[2:]), chosen
 

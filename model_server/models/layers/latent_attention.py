@@ -70,6 +70,7 @@ class LatentAttention(nnx.Module):
         sinks: str | None = None,  # name of each head's score without a value
         gate: str | None = None,  # name of the projection that gates what the heads found
         gate_kind: OutputGate = EVERY_NUMBER,
+        borrows: bool = False,  # latents and rotated keys of an earlier layer: it makes none
     ) -> None:
         s, self.shape = shape, shape
         axis = split_heads(s.heads, s.heads, form.layout.shards("heads")).axis
@@ -87,10 +88,11 @@ class LatentAttention(nnx.Module):
             name = f"{prefix}.q_a_layernorm.weight"
             self.query_norm = RmsNorm(s.query_latent, (name,), epsilon=s.epsilon)
         self.queries = self.query_up(linear, axis)
-        self.down = linear(
-            "kv_a_proj_with_mqa", s.latent + s.rotated_dim, s.embed, (None, "embed"), s.biased
-        )
-        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=s.epsilon)
+        self.borrows = borrows
+        if not borrows:
+            rows, name = s.latent + s.rotated_dim, f"{prefix}.kv_a_layernorm.weight"
+            self.down = linear("kv_a_proj_with_mqa", rows, s.embed, (None, "embed"), s.biased)
+            self.norm = RmsNorm(s.latent, (name,), epsilon=s.epsilon)
         both = f"{prefix}.kv_b_proj.weight"
         key_rows = _head_rows(both, s, 0, s.plain_dim)
         value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
@@ -163,10 +165,15 @@ class LatentAttention(nnx.Module):
         """f32[T, H, latent + rotated]: compared with the cached keys."""
         plain, rotated = jnp.split(made.queries, [self.shape.plain_dim], axis=-1)
         absorbed = self._per_head(plain, self.key_up[...])
-        found = jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1)
+        return self.grown(
+            jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1), rotation
+        )
+
+    def grown(self, queries: jax.Array, rotation: Rotary | None) -> jax.Array:
+        """Scale queries f32[T, H, latent + rotated] by their positions."""
         if rotation is None or rotation.query_scale is None:
-            return found
-        return found * rotation.query_scale
+            return queries
+        return queries * rotation.query_scale
 
     def _per_head(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         """f32[T, H, N]: each head's row of [T, H, K] times its transposed kernel [N, K]."""

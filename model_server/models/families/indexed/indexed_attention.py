@@ -56,7 +56,7 @@ class Indexer(nnx.Module):
         )
 
     def choosing(self, x: jax.Array, narrow: jax.Array, rotation: Rotary) -> Choosing:
-        """Map the residual stream f32[T, D] and the queries' latent f32[T, R]."""
+        """Map the residual stream f32[T, D] and what queries are made of, f32[T, R]."""
         s = self.shape
         queries = self._turned(self.queries(narrow).reshape(-1, s.heads, s.dim), rotation)
         return Choosing(queries * s.dim**-0.5, self.weights(x) * s.heads**-0.5)
@@ -83,16 +83,17 @@ class IndexedLatentAttention(LatentAttention):
         form: WeightForm,
         *,
         chooses: bool = True,  # False: it takes what a layer before it chose
+        indexer_kind: type[Indexer] = Indexer,
         interleaved: bool = False,  # pairs that the indexer rotates; False: half a head apart
         **parts: Any,  # as of `LatentAttention`
     ) -> None:
         super().__init__(shape, prefix, form, **parts)
-        assert shape.query_latent is not None, "the indexer's queries are made of it"
         self.most, self.interleaved = indexer.most, interleaved
         self.chooses = chooses
         if chooses:
             name = f"{prefix}.indexer"
-            self.indexer = Indexer(indexer, shape.embed, shape.query_latent, name, form)
+            narrow = shape.query_latent or shape.embed
+            self.indexer = indexer_kind(indexer, shape.embed, narrow, name, form)
 
     def __call__(
         self,

@@ -40,6 +40,7 @@ CONTROL = {
     "qwen3_vl_moe": TRIPLES,
     "mistral3": ROWS,
     "mistral3_ministral3": ROWS,
+    "mistral_large4": ROWS,
     "llava": {pixtral.SOFT: "<image>"},
     "llama4": TILES,
 }
