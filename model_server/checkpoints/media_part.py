@@ -31,9 +31,27 @@ _PARTS = (
     *("audio_tower.", "embed_audio.", "embed_vision."),
     *("audio_adapter.", "audio_encoder.", "vision_encoder."),
     *("mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
+    # Mistral's own names
+    *("vision_encoder.", "vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm."),
 )
 # Prefix in published files -> as transformers 5 writes it.
-_DEEPER = {"vision_tower.vision_model.": "vision_tower."}
+_DEEPER = {
+    "vision_tower.vision_model.": "vision_tower.",
+    "vision_encoder.": "vision_tower.",
+    "patch_merger.": "multi_modal_projector.patch_merger.",
+    "pre_mm_projector_norm.": "multi_modal_projector.norm.",
+    "vision_language_adapter.w_in.": "multi_modal_projector.linear_1.",
+    "vision_language_adapter.w_out.": "multi_modal_projector.linear_2.",
+}
+# Parts of Mistral's names -> as transformers writes them. Its queries and keys (`wq`, `wk`) have
+# another order of rows, so they keep their names.
+_MISTRAL = {
+    ".attention.wv.": ".attention.v_proj.",
+    ".attention.wo.": ".attention.o_proj.",
+    ".feed_forward.w1.": ".feed_forward.gate_proj.",
+    ".feed_forward.w2.": ".feed_forward.down_proj.",
+    ".feed_forward.w3.": ".feed_forward.up_proj.",
+}
 
 
 def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
@@ -107,6 +125,8 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
 
 def _own_name(name: str) -> str:
     own = name.removeprefix("model.")
+    for part, written in _MISTRAL.items():
+        own = own.replace(part, written)
     for prefix, written in _DEEPER.items():
         if own.startswith(prefix):
             return written + own.removeprefix(prefix)
