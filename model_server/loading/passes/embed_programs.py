@@ -1,4 +1,4 @@
-"""The programs that compute a vector per input, an embedding or scores.
+"""The programs that compute a vector per input or per token, an embedding or scores.
 
 A model is a function from tokens to vectors.
 
@@ -8,16 +8,16 @@ A decoder family's recipe can be read as one that makes no tokens: it embeds or 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.loading.passes.loaded_passes import Ids, Vector
+from model_server.loading.passes.loaded_passes import Ids, TokenText, Vector
 from model_server.loading.passes.pass_programs import PassBucket, PassPrograms
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.layers.embedder import EmbedRecipe, TokenHead
 from model_server.models.layers.layers import Linear
 from model_server.models.layers.whole_decoder import LastTokenHead, NextTokenScore, WholeDecoder
 from model_server.models.recipe import Recipe
@@ -26,13 +26,16 @@ from model_server.models.weights.sharding import divided_rows, own_device
 from model_server.models.weights.weight import Blueprint, WeightForm, leaf_shapes
 from sax.errors import InvalidRequest
 
-Encode = Callable[[Any, jax.Array, jax.Array], jax.Array]  # module, i32[B, T], i32[B] -> f32[B, D]
+# From a module, tokens i32[B, T] and lengths i32[B] to vectors f32[B, D], or f32[B, T, D]
+Encode = Callable[[Any, jax.Array, jax.Array], jax.Array]
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 _BATCH = 16  # most inputs per step, as of encoders
 _HEADS = ("lm_head.", "score.")
 
 
-class EmbedPrograms(PassPrograms[Ids, Vector]):
-    """The buckets of one module's vectors."""
+class _EncodePrograms(PassPrograms[Input, Output]):
+    """The buckets of one module, from tokens to arrays."""
 
     def __init__(
         self,
@@ -59,6 +62,22 @@ class EmbedPrograms(PassPrograms[Ids, Vector]):
         lengths = jax.ShapeDtypeStruct((bucket.rows,), jnp.int32, sharding=where)
         return jax.jit(run).lower(self._leaves, tokens, lengths)
 
+    def _made(
+        self, leaves: Sequence[jax.Array], texts: Sequence[TokenText], bucket: PassBucket
+    ) -> np.ndarray:
+        """f32[B, ...]: what the module makes of each text."""
+        tokens = np.zeros(bucket, np.int32)
+        # Empty rows count one token, so that pooling does not divide by zero.
+        lengths = np.ones(bucket.rows, np.int32)
+        for row, (ids, seen) in enumerate(texts):
+            tokens[row, : len(ids)] = ids
+            lengths[row] = seen
+        return np.asarray(self.compiled[bucket](leaves, tokens, lengths))
+
+
+class EmbedPrograms(_EncodePrograms[Ids, Vector]):
+    """The buckets of one module's vectors, one per input."""
+
     @staticmethod
     def ids(given: Ids) -> Ids:
         return given
@@ -66,14 +85,23 @@ class EmbedPrograms(PassPrograms[Ids, Vector]):
     def run(
         self, leaves: Sequence[jax.Array], inputs: Sequence[Ids], bucket: PassBucket
     ) -> list[Vector]:
-        tokens = np.zeros(bucket, np.int32)
-        # Empty rows count one token, so that pooling does not divide by zero.
-        lengths = np.ones(bucket.rows, np.int32)
-        for row, ids in enumerate(inputs):
-            tokens[row, : len(ids)] = ids
-            lengths[row] = len(ids)
-        vectors = self.compiled[bucket](leaves, tokens, lengths)
-        return np.asarray(vectors)[: len(inputs)].tolist()
+        vectors = self._made(leaves, [TokenText(ids, len(ids)) for ids in inputs], bucket)
+        return vectors[: len(inputs)].tolist()
+
+
+class TokenPrograms(_EncodePrograms[TokenText, np.ndarray]):
+    """The buckets of one module's vectors, one per token: f32[T, N] of an input of T tokens."""
+
+    @staticmethod
+    def ids(given: TokenText) -> Ids:
+        return given.ids
+
+    def run(
+        self, leaves: Sequence[jax.Array], inputs: Sequence[TokenText], bucket: PassBucket
+    ) -> list[np.ndarray]:
+        vectors = self._made(leaves, inputs, bucket)
+        # Copies: a view would keep the whole batch.
+        return [vectors[row, : len(text.ids)].copy() for row, text in enumerate(inputs)]
 
 
 def whole_recipe(recipe: Recipe) -> EmbedRecipe:
@@ -92,9 +120,15 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
         head = Linear(labels, recipe.embed, (None, "embed"), ("score.weight",), form=form)
         return LastTokenHead(build(form), head)
 
+    def tagger(form: WeightForm, labels: int) -> TokenHead:
+        kernel, bias = ("score.weight",), ("score.bias",)
+        head = Linear(labels, recipe.embed, (None, "embed"), kernel, form=form, bias=bias)
+        return TokenHead(build(form), head)
+
     return EmbedRecipe(
         build=build,
         build_classifier=classifier,
+        build_tagger=tagger,
         build_scorer=lambda form, score: NextTokenScore(decoder(form), score),
         embed=recipe.embed,
         vocab=recipe.vocab,
