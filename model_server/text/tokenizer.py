@@ -17,9 +17,11 @@ from model_server.text.text_decoder import IncrementalDecoder, Utf8Decoder, whol
 from model_server.text.token_bytes import token_bytes_of
 from model_server.text.tokenizer_parts import (
     encoded,
+    marks_words,
     parsed,
     part_of,
     take_charsmap,
+    text_parts,
     unknown_id,
     without_any_first_space,
     without_first_space,
@@ -301,7 +303,7 @@ class HfTokenizer:
         cuts = self._cuts(found)
         if not cuts:
             return found.ids
-        first, *others = _parts(text, cuts)
+        first, *others = text_parts(text, cuts)
         rest = [token_id for _, part in others for token_id in self._text_ids(self._inner, part)]
         return self._text_ids(tokenizer, first[1]) + rest
 
@@ -326,7 +328,7 @@ class HfTokenizer:
                 (token_id, starts[start], ends[end - 1]) if start < end else (token_id, 0, 0)
                 for token_id, start, end in self._text_places(self._start, rewritten)
             )
-        unknown, marks = self.unknown_id, self._marks_words
+        unknown, marks = self.unknown_id, marks_words(self._start)
         for token_id, start, end in found:
             if marks:
                 continues = len(self._start.id_to_token(token_id) or "") != end - start
@@ -344,14 +346,8 @@ class HfTokenizer:
             for token_id, (start, end) in zip(found.ids, found.offsets, strict=True):
                 yield token_id, at + start, at + end
             return
-        for place, part in _parts(text, cuts):
+        for place, part in text_parts(text, cuts):
             yield from self._text_places(self._inner if place else tokenizer, part, at + place)
-
-    @cached_property
-    def _marks_words(self) -> bool:
-        """True if tokens that continue a word begin with a mark, as WordPiece's ##."""
-        model = part_of(self._start.model) or {}
-        return bool(model.get("continuing_subword_prefix"))
 
     def _id_of(self, token: int | str) -> int | None:
         if isinstance(token, str):
@@ -360,12 +356,6 @@ class HfTokenizer:
 
     def _post_processor_adds_bos(self) -> bool:
         return self.bos_id is not None and self._frame[0][:1] == [self.bos_id]
-
-
-def _parts(text: str, cuts: Sequence[int]) -> list[tuple[int, str]]:
-    """Return the parts of a text between the cuts, and where each begins."""
-    starts = [0, *cuts]
-    return [(i, text[i:j]) for i, j in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def _utf8(text: str) -> bytes:

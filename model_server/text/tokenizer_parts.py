@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tokenizers
@@ -207,6 +207,17 @@ def unknown_id(tokenizer: tokenizers.Tokenizer) -> int | None:
         return json.loads(model.__getstate__())["unk_id"]
     unknown = getattr(model, "unk_token", None)
     return None if unknown is None else tokenizer.token_to_id(unknown)
+
+
+def marks_words(tokenizer: tokenizers.Tokenizer) -> bool:
+    """True if tokens that continue a word begin with a mark, as WordPiece's ##."""
+    return bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
+
+
+def text_parts(text: str, cuts: Sequence[int]) -> list[tuple[int, str]]:
+    """Return where each part of a text begins, and the part, between the cuts."""
+    starts = [0, *cuts]
+    return [(i, text[i:j]) for i, j in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def without_first_space(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -6,15 +6,14 @@ shows how much memory a batch takes, so nothing is placed before the plan is kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
@@ -34,13 +33,18 @@ from model_server.loading.passes.embed_programs import (
     EmbedPrograms,
     Encode,
     TokenPrograms,
+    activation_of,
+    classifying,
+    embedding_as,
+    embedding_tokens,
+    tagging,
     whole_recipe,
 )
 from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, LoadedTokens
 from model_server.loading.passes.pass_programs import PassBatches
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
-from model_server.models.layers.embedder import DENSE, EmbedRecipe, of_tokens, pooled, unit
+from model_server.models.layers.embedder import DENSE, EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.tasks import (
     CLASSIFY,
@@ -60,54 +64,6 @@ from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
-
-Activation = Callable[[jax.Array], jax.Array]  # f32[B, labels] -> f32[B, labels]
-
-ACTIVATIONS: Mapping[str, Activation] = {
-    "softmax": lambda logits: jax.nn.softmax(logits, axis=-1),
-    "sigmoid": jax.nn.sigmoid,
-    "none": lambda logits: logits,
-}
-_BY_PROBLEM = {
-    "regression": "none",
-    "single_label_classification": "softmax",
-    "multi_label_classification": "sigmoid",
-}
-_BY_TORCH = {
-    "torch.nn.modules.linear.Identity": "none",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
-}
-
-
-def activation_of(config: Mapping[str, Any], labels: int) -> str:
-    """Return which function makes scores of logits: as sentence-transformers has it stored, else by
-    `problem_type`, else a sigmoid for one label and a softmax for several.
-
-    Raises CheckpointError for one that is not supported.
-    """
-    own = _sentence_transformers(config)
-    if own is not None:
-        if own not in _BY_TORCH:
-            raise CheckpointError(
-                f"config.json makes scores by {own!r}; supported are {', '.join(_BY_TORCH)}: "
-                "publish it with CLASSIFY_ACTIVATION to choose one"
-            )
-        return _BY_TORCH[own]
-    problem = config.get("problem_type")
-    if problem is None or (problem == "single_label_classification" and labels == 1):
-        return "sigmoid" if labels == 1 else "softmax"
-    if problem not in _BY_PROBLEM:
-        raise CheckpointError(
-            f"config.json has problem_type = {problem!r}; supported are {', '.join(_BY_PROBLEM)}"
-        )
-    return _BY_PROBLEM[problem]
-
-
-def _sentence_transformers(config: Mapping[str, Any]) -> Any:
-    nested = config.get("sentence_transformers")
-    if isinstance(nested, dict):
-        return cast("dict[str, Any]", nested).get("activation_fn")
-    return config.get("sbert_ce_default_activation_function")
 
 
 def score_of(tasks: Tasks, settings: SentenceSettings, tokenizer: HfTokenizer) -> TokenScore:
@@ -437,64 +393,6 @@ def pairs_of(source: str | None, checkpoint: Checkpoint, instruction: str) -> Pa
         controls = checkpoint.tokenizer().control_tokens.texts
         template = ChatTemplate(source, special_tokens=controls)
     return pair_texts(template, instruction, str(checkpoint.config.get("model_type")))
-
-
-def _called(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-    return model(tokens, lengths)
-
-
-def embedding_as(settings: SentenceSettings, pooling: str, hidden: Encode = _called) -> Encode:
-    """Return the function from tokens to vectors; `pooling`: if the settings have none.
-
-    hidden: from a module, tokens and lengths to hidden states f32[B, T, D].
-    """
-    how = settings.pooling or pooling
-
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        return pooled(
-            hidden(model, tokens, lengths),
-            lengths,
-            pooling=how,
-            normalise=settings.normalise,
-            project=model.project if settings.dense else None,
-        )
-
-    return encode
-
-
-def embedding_tokens(settings: SentenceSettings) -> Encode:
-    """Return the function from tokens to the vector of each, f32[B, T, D]."""
-
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        vectors = of_tokens(model.project, model(tokens, lengths))
-        return unit(vectors) if settings.normalise else vectors
-
-    return encode
-
-
-def tagging(activation: str) -> Encode:
-    """Return the function from tokens to scores of each, f32[B, T, labels]."""
-
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        return ACTIVATIONS[activation](model(tokens, lengths))
-
-    return encode
-
-
-def classifying(activation: str, separator: int | None) -> Encode:
-    """Return the function from tokens to scores f32[B, labels].
-
-    The text after the first `separator` is the second of a pair.
-    """
-
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        segments = None
-        if separator is not None:
-            ends = jnp.cumsum(tokens == separator, axis=1) - (tokens == separator)
-            segments = jnp.minimum(ends, 1)
-        return ACTIVATIONS[activation](model(tokens, lengths, segments))
-
-    return encode
 
 
 def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:

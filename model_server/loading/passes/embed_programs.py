@@ -7,24 +7,25 @@ A decoder family's recipe can be read as one that makes no tokens: it embeds or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
 from model_server.loading.passes.loaded_passes import Ids, TokenText, Vector
 from model_server.loading.passes.pass_programs import PassBucket, PassPrograms
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.embedder import EmbedRecipe, TokenHead
+from model_server.models.layers.embedder import EmbedRecipe, TokenHead, of_tokens, pooled, unit
 from model_server.models.layers.layers import Linear
 from model_server.models.layers.whole_decoder import LastTokenHead, NextTokenScore, WholeDecoder
 from model_server.models.recipe import Recipe
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.sharding import divided_rows, own_device
 from model_server.models.weights.weight import Blueprint, WeightForm, leaf_shapes
-from sax.errors import InvalidRequest
+from sax.errors import CheckpointError, InvalidRequest
 
 # From a module, tokens i32[B, T] and lengths i32[B] to vectors f32[B, D], or f32[B, T, D]
 Encode = Callable[[Any, jax.Array, jax.Array], jax.Array]
@@ -32,6 +33,113 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 _BATCH = 16  # most inputs per step, as of encoders
 _HEADS = ("lm_head.", "score.")
+
+
+Activation = Callable[[jax.Array], jax.Array]  # f32[B, labels] -> f32[B, labels]
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "softmax": lambda logits: jax.nn.softmax(logits, axis=-1),
+    "sigmoid": jax.nn.sigmoid,
+    "none": lambda logits: logits,
+}
+_BY_PROBLEM = {
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+_BY_TORCH = {
+    "torch.nn.modules.linear.Identity": "none",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+}
+
+
+def activation_of(config: Mapping[str, Any], labels: int) -> str:
+    """Return which function makes scores of logits: as sentence-transformers has it stored, else by
+    `problem_type`, else a sigmoid for one label and a softmax for several.
+
+    Raises CheckpointError for one that is not supported.
+    """
+    own = _sentence_transformers(config)
+    if own is not None:
+        if own not in _BY_TORCH:
+            raise CheckpointError(
+                f"config.json makes scores by {own!r}; supported are {', '.join(_BY_TORCH)}: "
+                "publish it with CLASSIFY_ACTIVATION to choose one"
+            )
+        return _BY_TORCH[own]
+    problem = config.get("problem_type")
+    if problem is None or (problem == "single_label_classification" and labels == 1):
+        return "sigmoid" if labels == 1 else "softmax"
+    if problem not in _BY_PROBLEM:
+        raise CheckpointError(
+            f"config.json has problem_type = {problem!r}; supported are {', '.join(_BY_PROBLEM)}"
+        )
+    return _BY_PROBLEM[problem]
+
+
+def _sentence_transformers(config: Mapping[str, Any]) -> Any:
+    nested = config.get("sentence_transformers")
+    if isinstance(nested, dict):
+        return cast("dict[str, Any]", nested).get("activation_fn")
+    return config.get("sbert_ce_default_activation_function")
+
+
+def _called(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+    return model(tokens, lengths)
+
+
+def embedding_as(settings: SentenceSettings, pooling: str, hidden: Encode = _called) -> Encode:
+    """Return the function from tokens to vectors; `pooling`: if the settings have none.
+
+    hidden: from a module, tokens and lengths to hidden states f32[B, T, D].
+    """
+    how = settings.pooling or pooling
+
+    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        return pooled(
+            hidden(model, tokens, lengths),
+            lengths,
+            pooling=how,
+            normalise=settings.normalise,
+            project=model.project if settings.dense else None,
+        )
+
+    return encode
+
+
+def embedding_tokens(settings: SentenceSettings) -> Encode:
+    """Return the function from tokens to the vector of each, f32[B, T, D]."""
+
+    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        vectors = of_tokens(model.project, model(tokens, lengths))
+        return unit(vectors) if settings.normalise else vectors
+
+    return encode
+
+
+def tagging(activation: str) -> Encode:
+    """Return the function from tokens to scores of each, f32[B, T, labels]."""
+
+    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        return ACTIVATIONS[activation](model(tokens, lengths))
+
+    return encode
+
+
+def classifying(activation: str, separator: int | None) -> Encode:
+    """Return the function from tokens to scores f32[B, labels].
+
+    The text after the first `separator` is the second of a pair.
+    """
+
+    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        segments = None
+        if separator is not None:
+            ends = jnp.cumsum(tokens == separator, axis=1) - (tokens == separator)
+            segments = jnp.minimum(ends, 1)
+        return ACTIVATIONS[activation](model(tokens, lengths, segments))
+
+    return encode
 
 
 class _EncodePrograms(PassPrograms[Input, Output]):
