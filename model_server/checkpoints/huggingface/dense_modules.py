@@ -20,7 +20,7 @@ from sax.errors import CheckpointError
 
 DENSE_CONFIG, DENSE_WEIGHTS = "config.json", WEIGHT_FILES[0]
 _POOLED, _TOKENS = "sentence_embedding", "token_embeddings"
-_COMPUTED = ("in_features", "out_features", "bias", "activation_function", "use_residual")
+_COMPUTED = ("in_features", "out_features", "bias", "activation_function")
 _TORCH = "torch.nn.modules."
 _ACTIVATIONS = {
     f"{_TORCH}linear.Identity": "identity",
@@ -53,7 +53,12 @@ def read_dense_module(
     path = folder / inner / DENSE_CONFIG
     config = read_json(path)
     places = (_TOKENS, _POOLED) if per_token else (_POOLED,)
-    rest = {"module_input_name": places, "module_output_name": places}
+    # What these may be; a residual is PyLate's, which has no pooled vectors.
+    rest = {
+        "module_input_name": places,
+        "module_output_name": places,
+        "use_residual": (False, True) if per_token else (False,),
+    }
     for key, value in config.items():
         if value is not None and key not in _COMPUTED and value not in rest.get(key, ()):
             raise CheckpointError(f"{path} has {key} = {value!r}, which is not computed")

@@ -9,6 +9,7 @@ Source: Khattab and Zaharia 2020 (arXiv:2004.12832), Santhanam et al. 2021 (arXi
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from model_server.text.late_tokenizer import LateInteraction
 from sax.errors import CheckpointError
 
 METADATA = "artifact.metadata"
+_SPECIAL = "special_tokens_map.json"
 _ARCHITECTURE = "HF_ColBERT"
 _MOST_LENGTH = 1 << 20
 
@@ -71,9 +73,15 @@ def _is_named(folder: Path) -> bool:
     return read_json(folder / "config.json", missing={}).get("architectures") == [_ARCHITECTURE]
 
 
+def write_mask(late: LateInteraction, folder: Path) -> None:
+    """Name the mask token for a folder whose tokenizer_config.json does not."""
+    if late.mask is not None:
+        (folder / _SPECIAL).write_text(json.dumps({"mask_token": late.mask}) + "\n")
+
+
 def _mask(folder: Path) -> str | None:
-    """Return the text of the mask token, as tokenizer_config.json has it."""
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+    """Return the text of the mask token, as these files have it."""
+    for name in ("tokenizer_config.json", _SPECIAL):
         token = read_json(folder / name, missing={}).get("mask_token")
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):

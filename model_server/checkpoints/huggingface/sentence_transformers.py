@@ -22,6 +22,7 @@ from model_server.checkpoints.huggingface.late_interaction import (
     METADATA,
     late_of_metadata,
     late_of_modules,
+    write_mask,
 )
 from model_server.checkpoints.json_file import parse_json, read_json, read_text
 from model_server.text.late_tokenizer import LateInteraction
@@ -182,7 +183,9 @@ def copy_sentence_settings(source: Path | None, folder: Path) -> None:
     """Copy the settings of `source`, if any, to `folder`. Raises CheckpointError if invalid."""
     if source is None:
         return
-    read_sentence_settings(source)  # raises if they are invalid
+    settings = read_sentence_settings(source)  # raises if they are invalid
+    if settings.late is not None:
+        write_mask(settings.late, folder)
     modules = files_of_modules(source) if (source / MODULES).is_file() else ()
     for name in (*BESIDE, *modules):
         if (source / name).is_file():
