@@ -33,7 +33,8 @@ from sax.passes import Classified, Embedded, PairScores, TokenScores
 from sax.types import EmbedInput
 
 _EMBED, _CLASSIFY, _RERANK = "lm.embed", "lm.classify", "lm.rerank"
-_MOST_VALUES = 1 << 20  # of one answer: 4 MiB on the wire, some 20 MB as JSON
+# Of one answer: 2 MiB on the wire, 10 MB as JSON, which no thread shares the interpreter with
+_MOST_VALUES = 1 << 19
 
 
 class _Read(NamedTuple):
