@@ -163,10 +163,16 @@ class CellClient(Protocol):
         *,
         dimensions: int = 0,
         prompt_name: str = "",
+        takes_tokens: bool = False,
     ) -> Embedded: ...
 
     async def classify(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        takes_tokens: bool = False,
     ) -> Classified: ...
 
     async def score_pairs(

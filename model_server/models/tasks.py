@@ -11,7 +11,8 @@ from sax.errors import InvalidRequest, UnsupportedParameter
 GENERATE, EMBED, CLASSIFY, GRADIENT = "generate", "embed", "classify", "gradient"
 RERANK = "rerank"  # scores pairs by the next token
 _TASKS = (GENERATE, EMBED, CLASSIFY, GRADIENT, RERANK)
-_CLASSIFIER = "ForSequenceClassification"  # how Hugging Face's names of such models end
+# How Hugging Face's names of classifiers end: of whole inputs, and of their tokens
+_CLASSIFIER, _TAGGER = "ForSequenceClassification", "ForTokenClassification"
 _ACTIVATIONS = ("softmax", "sigmoid", "none")
 _POOLINGS = ("cls", "mean", "max", "last")
 
@@ -90,7 +91,7 @@ class Tasks:
             raise _wrong(
                 "TASKS",
                 "classify stands alone, and needs a checkpoint whose architecture ends in "
-                f"{_CLASSIFIER}",
+                f"{_CLASSIFIER} or {_TAGGER}",
             )
         if GRADIENT in names and GENERATE not in names:
             raise _wrong("TASKS", "gradient comes beside generate: add it")
@@ -170,9 +171,18 @@ def _own_task(config: Mapping[str, Any] | None, *, embeds: bool, generates: bool
     return EMBED if embeds or not generates else GENERATE
 
 
+def classifies_tokens(config: Mapping[str, Any] | None) -> bool:
+    """True if a config.json says that the model gives each token a label."""
+    return _is_named(config, _TAGGER)
+
+
 def _classifies(config: Mapping[str, Any] | None) -> bool:
+    return _is_named(config, _CLASSIFIER, _TAGGER)
+
+
+def _is_named(config: Mapping[str, Any] | None, *endings: str) -> bool:
     named = _list((config or {}).get("architectures"))
-    return any(isinstance(name, str) and name.endswith(_CLASSIFIER) for name in named)
+    return any(isinstance(name, str) and name.endswith(endings) for name in named)
 
 
 def _names(

@@ -67,7 +67,8 @@ class TokenService(TokenStreams, tokens_pb2_grpc.TokenServiceServicer):
 
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
         check_embed(request)
-        return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
+        asked, takes_tokens = decode_embed(request), request.takes_tokens
+        return encode_embedded(await self._embeddings.embed(*asked, takes_tokens=takes_tokens))
 
     async def ScorePairs(self, request: Any, context: Any) -> tokens_pb2.ScorePairsResponse:
         check_pairs(request)
@@ -77,7 +78,8 @@ class TokenService(TokenStreams, tokens_pb2_grpc.TokenServiceServicer):
 
     async def Classify(self, request: Any, context: Any) -> tokens_pb2.ClassifyResponse:
         check_inputs(request)
-        return encode_classified(await self._embeddings.classify(*decode_classify(request)))
+        asked, takes_tokens = decode_classify(request), request.takes_tokens
+        return encode_classified(await self._embeddings.classify(*asked, takes_tokens=takes_tokens))
 
 
 class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):

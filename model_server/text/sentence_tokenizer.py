@@ -4,11 +4,11 @@ pairs of texts as a language model scores them, in its chat template.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, PlacedToken
 from sax.chat import Message
 from sax.errors import CheckpointError, InvalidRequest, UnsupportedParameter
 from sax.format import quoted
@@ -105,12 +105,22 @@ class SentenceTokenizer:
         """True if texts are encoded in another process, so that encoding blocks."""
         return self._tokenizer.waits
 
+    @property
+    def prompt_names(self) -> Collection[str]:
+        """Names of the model's prompts."""
+        return self._prompts.keys()
+
     def encode(self, text: str, prompt_name: str = "") -> list[int]:
         """Return the ids of a text after a prompt of the model; "": its own choice.
 
         Raises UnsupportedParameter for a prompt that the model does not have.
         """
         return self._tokenizer.encode_framed(self._cased(self._prompt(prompt_name) + text))
+
+    def encode_placed(self, text: str) -> list[PlacedToken]:
+        """Return the tokens of a text with where they are in it, without a prompt."""
+        assert isinstance(self._tokenizer, HfTokenizer), "random weights classify no tokens"
+        return self._tokenizer.encode_placed(text)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Return the ids of two texts that are read together."""

@@ -6,7 +6,7 @@ decoding (`text_decoder`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -17,14 +17,17 @@ from model_server.text.text_decoder import IncrementalDecoder, Utf8Decoder, whol
 from model_server.text.token_bytes import token_bytes_of
 from model_server.text.tokenizer_parts import (
     encoded,
+    marks_words,
     parsed,
     part_of,
     take_charsmap,
+    text_parts,
     unknown_id,
     without_any_first_space,
     without_first_space,
 )
 from model_server.text.untrusted_encoder import UntrustedEncoder, are_known, check_growth
+from model_server.text.untrusted_worker import TextIds
 from sax.errors import CheckpointError, InvalidRequest
 
 
@@ -105,6 +108,16 @@ class _Control(NamedTuple):
     strips_right: bool
 
 
+class PlacedToken(NamedTuple):
+    """A token of a text, and where it is there."""
+
+    id: int
+    start: int  # characters
+    end: int
+    continues: bool = False  # the word of the token before, as transformers' pipeline sees it
+    special: bool = False  # one that the post-processor adds
+
+
 class HfTokenizer:
     """A tokenizer of the `tokenizers` library, from its JSON (the text of tokenizer.json).
 
@@ -176,6 +189,19 @@ class HfTokenizer:
         """Return the ids of plain text with the post-processor's tokens around it, for encoders."""
         ids = self._ids(self._start, text)
         return [*self._frame[0], *ids, *self._frame[1]]
+
+    def encode_placed(self, text: str) -> list[PlacedToken]:
+        """As `encode_framed`, with the place of each token in the text."""
+        before, after = ([PlacedToken(i, 0, 0, special=True) for i in ids] for ids in self._frame)
+        return [*before, *self._placed(text), *after]
+
+    @property
+    def unknown_id(self) -> int | None:
+        return unknown_id(self._start)
+
+    def token_id(self, text: str) -> int | None:
+        """Return the id of the token with this text in the vocabulary; None: there is none."""
+        return self._start.token_to_id(text)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Return the ids of two texts with the post-processor's tokens around and between them."""
@@ -274,19 +300,54 @@ class HfTokenizer:
     def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         """Encode without control tokens: text that the library would take for one is cut in two."""
         found = self._encoded(tokenizer, text)
-        if self._never_text.isdisjoint(found.ids):
+        cuts = self._cuts(found)
+        if not cuts:
             return found.ids
-        controls = [
-            place
+        first, *others = text_parts(text, cuts)
+        rest = [token_id for _, part in others for token_id in self._text_ids(self._inner, part)]
+        return self._text_ids(tokenizer, first[1]) + rest
+
+    def _cuts(self, found: tokenizers.Encoding | TextIds) -> list[int]:
+        """Return where to cut a text so that the library takes no part of it for a control."""
+        if self._never_text.isdisjoint(found.ids):
+            return []
+        return [
+            place + 1
             for token_id, (place, end) in zip(found.ids, found.offsets, strict=True)
             if token_id in self._never_text and end - place > 1
         ]
-        if not controls:
-            return found.ids
-        starts = [0, *(place + 1 for place in controls)]
-        first, *others = (text[i:j] for i, j in zip(starts, [*starts[1:], None], strict=True))
-        rest = [token_id for part in others for token_id in self._text_ids(self._inner, part)]
-        return self._text_ids(tokenizer, first) + rest
+
+    def _placed(self, text: str) -> Iterator[PlacedToken]:
+        """Yield the tokens of plain text. See `_text_ids`."""
+        _utf8(text)
+        if self._charsmap is None:
+            found = self._text_places(self._start, text)
+        else:
+            rewritten, starts, ends = self._charsmap.applied(text)
+            found = (
+                (token_id, starts[start], ends[end - 1]) if start < end else (token_id, 0, 0)
+                for token_id, start, end in self._text_places(self._start, rewritten)
+            )
+        unknown, marks = self.unknown_id, marks_words(self._start)
+        for token_id, start, end in found:
+            if marks:
+                continues = len(self._start.id_to_token(token_id) or "") != end - start
+            else:
+                continues = start > 0 and " " not in text[start - 1 : start + 1]
+            yield PlacedToken(token_id, start, end, continues and token_id != unknown)
+
+    def _text_places(
+        self, tokenizer: tokenizers.Tokenizer, text: str, at: int = 0
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield id, start and end of the tokens of a text that is `at` in a longer one."""
+        found = self._encoded(tokenizer, text)
+        cuts = self._cuts(found)
+        if not cuts:
+            for token_id, (start, end) in zip(found.ids, found.offsets, strict=True):
+                yield token_id, at + start, at + end
+            return
+        for place, part in text_parts(text, cuts):
+            yield from self._text_places(self._inner if place else tokenizer, part, at + place)
 
     def _id_of(self, token: int | str) -> int | None:
         if isinstance(token, str):

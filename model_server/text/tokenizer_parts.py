@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tokenizers
@@ -51,18 +51,36 @@ class CharsMap:
         self._step = self._stepping()
 
     def apply(self, text: str) -> str:
+        return "".join(written for _, written in self._pieces(text))
+
+    def applied(self, text: str) -> tuple[str, list[int], list[int]]:
+        """Return the new text, and where each of its characters begins and ends in the old one."""
         out: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        place = 0
+        for length, written in self._pieces(text):
+            end = place + length
+            if text[place:end] == written:
+                starts += range(place, end)
+                ends += range(place + 1, end + 1)
+            else:
+                starts += [place] * len(written)
+                ends += [end] * len(written)
+            out.append(written)
+            place = end
+        return "".join(out), starts, ends
+
+    def _pieces(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield how many characters of the text become what."""
         place = 0
         while place < len(text):
             match = self._step.match(text, place)
-            if match is not None:
-                out.append(match[0])
-                place = match.end()
-                continue
-            length, rewritten = self._rewrite(text, place)
-            out.append(rewritten)
+            length, written = (
+                self._rewrite(text, place) if match is None else (match.end() - place, match[0])
+            )
+            yield length, written
             place += length
-        return "".join(out)
 
     def _stepping(self) -> re.Pattern[str]:
         """Match text to copy as is: kept texts, and plain letters that start no rule."""
@@ -189,6 +207,17 @@ def unknown_id(tokenizer: tokenizers.Tokenizer) -> int | None:
         return json.loads(model.__getstate__())["unk_id"]
     unknown = getattr(model, "unk_token", None)
     return None if unknown is None else tokenizer.token_to_id(unknown)
+
+
+def marks_words(tokenizer: tokenizers.Tokenizer) -> bool:
+    """True if tokens that continue a word begin with a mark, as WordPiece's ##."""
+    return bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
+
+
+def text_parts(text: str, cuts: Sequence[int]) -> list[tuple[int, str]]:
+    """Return where each part of a text begins, and the part, between the cuts."""
+    starts = [0, *cuts]
+    return [(i, text[i:j]) for i, j in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def without_first_space(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,7 +15,18 @@ from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
-from sax.passes import Classified, Embedded, Gradients, PairScores, Ranked, ranked
+from sax.errors import InvalidRequest
+from sax.passes import (
+    Aggregation,
+    Classified,
+    Embedded,
+    Entity,
+    Gradients,
+    PairScores,
+    Ranked,
+    entities_of,
+    ranked,
+)
 from sax.proto import lm_pb2, tokens_pb2
 from sax.speech import (
     SpeechRequest,
@@ -197,17 +208,71 @@ class RequestCalls:
         *,
         dimensions: int = 0,
         prompt_name: str = "",
+        takes_tokens: bool = False,
     ) -> Embedded:
-        """Like `embed`, with the number of input tokens."""
-        request = encode_embed(model_id, inputs, dimensions, prompt_name)
+        """Like `embed`, with the number of input tokens.
+
+        takes_tokens: a late-interaction model may answer, with a vector per token.
+        """
+        request = encode_embed(model_id, inputs, dimensions, prompt_name, takes_tokens=takes_tokens)
         return decode_embedded(await self._call(_EMBED, model_id, request, timeout_s))
 
+    async def embed_tokens(
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        prompt_name: str = "document",
+    ) -> list[list[list[float]]]:
+        """Return a late-interaction model's vectors of each input, one per token that is compared.
+
+        prompt_name: how texts are read, query or document. Raises as `embed`, and InvalidRequest
+        for a model with one vector per input.
+        """
+        found = await self.embed_counted(
+            model_id, inputs, timeout_s, prompt_name=prompt_name, takes_tokens=True
+        )
+        if found.vectors:
+            raise InvalidRequest(f"{model_id} has one vector per input: call embed", param="model")
+        return found.tokens
+
     async def classify(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        takes_tokens: bool = False,
     ) -> Classified:
-        """Return a classifier's score per label of each input, given as text or token ids."""
-        request = encode_classify(model_id, inputs)
+        """Return a classifier's score per label of each input, given as text or token ids.
+
+        takes_tokens: a classifier of tokens may answer, with scores of each token.
+        """
+        request = encode_classify(model_id, inputs, takes_tokens=takes_tokens)
         return decode_classified(await self._call(_CLASSIFY, model_id, request, timeout_s))
+
+    async def entities(
+        self,
+        model_id: str,
+        texts: Sequence[str],
+        timeout_s: float | None = None,
+        *,
+        aggregation: Aggregation = "simple",
+        ignored: Collection[str] = ("O",),
+    ) -> list[list[Entity]]:
+        """Return what a classifier of tokens finds in each text, as `entities_of` groups it.
+
+        Raises InvalidRequest for a model that gives no labels to tokens.
+        """
+        found = await self.classify(model_id, texts, timeout_s, takes_tokens=True)
+        if found.scores:
+            says = f"{model_id} gives whole inputs a label: call classify"
+            raise InvalidRequest(says, param="model")
+        return [
+            entities_of(tokens, text, found.labels, aggregation, ignored)
+            for tokens, text in zip(found.tokens, texts, strict=True)
+        ]
 
     async def score_pairs(
         self,
@@ -216,8 +281,8 @@ class RequestCalls:
         second: Sequence[str],
         timeout_s: float | None = None,
     ) -> PairScores:
-        """Return how well each second text goes with its first one, by a cross encoder, or by the
-        cosine of an embedding model's vectors.
+        """Return how well each second text goes with its first one, by a cross encoder, by the
+        cosine of an embedding model's vectors, or by the MaxSim of a late-interaction model's.
 
         first: one text for all, or as many as `second`.
         """

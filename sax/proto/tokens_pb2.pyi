@@ -460,16 +460,18 @@ class EmbedInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model_key", "inputs", "dimensions", "prompt_name")
+    __slots__ = ("model_key", "inputs", "dimensions", "prompt_name", "takes_tokens")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
     dimensions: int
     prompt_name: str
-    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., dimensions: _Optional[int] = ..., prompt_name: _Optional[str] = ...) -> None: ...
+    takes_tokens: bool
+    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., dimensions: _Optional[int] = ..., prompt_name: _Optional[str] = ..., takes_tokens: bool = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("values",)
@@ -477,13 +479,37 @@ class Vector(_message.Message):
     values: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class TokenPlace(_message.Message):
+    __slots__ = ("start", "end", "continues", "special")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    continues: bool
+    special: bool
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., continues: bool = ..., special: bool = ...) -> None: ...
+
+class TokenVectors(_message.Message):
+    __slots__ = ("width", "values", "places")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    values: _containers.RepeatedScalarFieldContainer[float]
+    places: _containers.RepeatedCompositeFieldContainer[TokenPlace]
+    def __init__(self, width: _Optional[int] = ..., values: _Optional[_Iterable[float]] = ..., places: _Optional[_Iterable[_Union[TokenPlace, _Mapping]]] = ...) -> None: ...
+
 class EmbedResponse(_message.Message):
-    __slots__ = ("vectors", "prompt_tokens")
+    __slots__ = ("vectors", "prompt_tokens", "tokens")
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
     prompt_tokens: int
-    def __init__(self, vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenVectors]
+    def __init__(self, vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[TokenVectors, _Mapping]]] = ...) -> None: ...
 
 class ScorePairsRequest(_message.Message):
     __slots__ = ("model_key", "first", "second")
@@ -504,22 +530,26 @@ class ScorePairsResponse(_message.Message):
     def __init__(self, scores: _Optional[_Iterable[float]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
-    __slots__ = ("model_key", "inputs")
+    __slots__ = ("model_key", "inputs", "takes_tokens")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
-    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ...) -> None: ...
+    takes_tokens: bool
+    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., takes_tokens: bool = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
-    __slots__ = ("labels", "scores", "prompt_tokens")
+    __slots__ = ("labels", "scores", "prompt_tokens", "tokens")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedScalarFieldContainer[str]
     scores: _containers.RepeatedCompositeFieldContainer[Vector]
     prompt_tokens: int
-    def __init__(self, labels: _Optional[_Iterable[str]] = ..., scores: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenVectors]
+    def __init__(self, labels: _Optional[_Iterable[str]] = ..., scores: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[TokenVectors, _Mapping]]] = ...) -> None: ...
 
 class PhasesRequest(_message.Message):
     __slots__ = ("request_ids",)

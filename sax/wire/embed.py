@@ -6,19 +6,30 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sax.errors import InvalidRequest
-from sax.passes import Classified, Embedded, Gradients, PairScores
+from sax.passes import Classified, Embedded, Gradients, PairScores, TokenScores
 from sax.proto import lm_pb2, tokens_pb2
 from sax.types import EmbedInput
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs
 
 
 def encode_embed(
-    model_id: str, inputs: Sequence[EmbedInput], dimensions: int = 0, prompt_name: str = ""
+    model_id: str,
+    inputs: Sequence[EmbedInput],
+    dimensions: int = 0,
+    prompt_name: str = "",
+    *,
+    takes_tokens: bool = False,
 ) -> tokens_pb2.EmbedRequest:
-    """Encode texts or token ids to embed. Raises InvalidRequest naming the input."""
+    """Encode texts or token ids to embed. Raises InvalidRequest naming the input.
+
+    takes_tokens: a vector per token may be the answer.
+    """
     try:
         msg = tokens_pb2.EmbedRequest(
-            model_key=model_id, dimensions=dimensions, prompt_name=prompt_name
+            model_key=model_id,
+            dimensions=dimensions,
+            prompt_name=prompt_name,
+            takes_tokens=takes_tokens,
         )
     except (TypeError, ValueError) as exc:
         raise InvalidRequest(f"dimensions or prompt_name cannot be sent: {exc}") from exc
@@ -31,9 +42,14 @@ def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput], i
     return msg.model_key, _inputs(msg.inputs), msg.dimensions, msg.prompt_name
 
 
-def encode_classify(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.ClassifyRequest:
-    """Encode texts or token ids to classify. Raises InvalidRequest naming the input."""
-    msg = tokens_pb2.ClassifyRequest(model_key=model_id)
+def encode_classify(
+    model_id: str, inputs: Sequence[EmbedInput], *, takes_tokens: bool = False
+) -> tokens_pb2.ClassifyRequest:
+    """Encode texts or token ids to classify. Raises InvalidRequest naming the input.
+
+    takes_tokens: scores of each token may be the answer.
+    """
+    msg = tokens_pb2.ClassifyRequest(model_key=model_id, takes_tokens=takes_tokens)
     _put_inputs(msg.inputs, inputs)
     return msg
 
@@ -65,12 +81,36 @@ def encode_classified(classified: Classified) -> tokens_pb2.ClassifyResponse:
     )
     for scores in classified.scores:
         msg.scores.add().values.extend(scores)
+    for tokens in classified.tokens:
+        _put_vectors(msg.tokens.add(), [each.scores for each in tokens])
+        for each in tokens:
+            msg.tokens[-1].places.add(
+                start=each.start, end=each.end, continues=each.continues, special=each.special
+            )
     return msg
 
 
 def decode_classified(msg: tokens_pb2.ClassifyResponse) -> Classified:
     scores = [[*vector.values] for vector in msg.scores]
-    return Classified(tuple(msg.labels), scores, msg.prompt_tokens)
+    tokens = [
+        [
+            TokenScores(of_one, place.start, place.end, place.continues, place.special)
+            for of_one, place in zip(_vectors(each), each.places, strict=True)
+        ]
+        for each in msg.tokens
+    ]
+    return Classified(tuple(msg.labels), scores, msg.prompt_tokens, tokens)
+
+
+def _put_vectors(msg: tokens_pb2.TokenVectors, vectors: Sequence[Sequence[float]]) -> None:
+    msg.width = len(vectors[0]) if vectors else 0
+    for vector in vectors:
+        msg.values.extend(vector)
+
+
+def _vectors(msg: tokens_pb2.TokenVectors) -> list[list[float]]:
+    values, width = [*msg.values], msg.width
+    return [values[at : at + width] for at in range(0, len(values), max(width, 1))]
 
 
 def encode_pairs(
@@ -119,11 +159,14 @@ def encode_embedded(embedded: Embedded) -> tokens_pb2.EmbedResponse:
     msg = tokens_pb2.EmbedResponse(prompt_tokens=embedded.prompt_tokens)
     for vector in embedded.vectors:
         msg.vectors.add().values.extend(vector)
+    for vectors in embedded.tokens:
+        _put_vectors(msg.tokens.add(), vectors)
     return msg
 
 
 def decode_embedded(msg: tokens_pb2.EmbedResponse) -> Embedded:
-    return Embedded([[*vector.values] for vector in msg.vectors], msg.prompt_tokens)
+    vectors = [[*vector.values] for vector in msg.vectors]
+    return Embedded(vectors, msg.prompt_tokens, [_vectors(each) for each in msg.tokens])
 
 
 def encode_embed_question(

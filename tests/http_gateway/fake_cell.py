@@ -34,7 +34,7 @@ from sax.errors import (
 )
 from sax.flags.last_lines import LogLine
 from sax.names import ModelId, check_checkpoint, check_model_path
-from sax.passes import Classified, Embedded, PairScores
+from sax.passes import Classified, Embedded, PairScores, TokenScores
 from sax.scaling import Scaling, settle
 from sax.speech import (
     Segment,
@@ -120,6 +120,7 @@ class FakeCell:
         self.weight_changes: list[WeightChange] = []
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
+        self.by_token = False  # vectors and labels are of tokens
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
         self.sounds: list[TranscriptRequest] = []
         self.speeches: list[SpeechRequest] = []
@@ -377,8 +378,12 @@ class FakeCell:
         *,
         dimensions: int = 0,
         prompt_name: str = "",
+        takes_tokens: bool = False,
     ) -> Embedded:
-        """The vector of an input of size n is [n, 1/2, -1/4], and of a prompt 7 in front."""
+        """The vector of an input of size n is [n, 1/2, -1/4], and of a prompt 7 in front.
+
+        by_token: each of its n tokens has [place, 1/2].
+        """
         self.embeds.append((model_id, inputs))
         sizes = [len(each) + len(prompt_name) for each in inputs]
 
@@ -388,6 +393,9 @@ class FakeCell:
                     f"dimensions is {dimensions}, but this model's vectors have 3",
                     param="dimensions",
                 )
+            if self.by_token and takes_tokens:
+                tokens = [[[float(place), 0.5] for place in range(n)] for n in sizes]
+                return Embedded([], sum(sizes), tokens)
             return Embedded([[float(n), 0.5, -0.25][: dimensions or 3] for n in sizes], sum(sizes))
 
         return await self._answer(model_id, timeout_s, answer)
@@ -428,10 +436,19 @@ class FakeCell:
         return await self._answer(model_id, timeout_s, lambda: "".join(map(_token_text, ids)))
 
     async def classify(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        takes_tokens: bool = False,
     ) -> Classified:
-        """Inputs of more than two characters are long."""
+        """Inputs of more than two characters are long; by_token: capital letters are NAMEs."""
         sizes = [len(each) for each in inputs]
+        if self.by_token and takes_tokens:
+            found = [[_letter(*each) for each in enumerate(text)] for text in inputs]
+            labelled = Classified(("O", "B-NAME", "I-NAME"), [], sum(sizes), found)
+            return await self._answer(model_id, timeout_s, lambda: labelled)
         scores = [[0.25, 0.75] if size > 2 else [0.5, 0.5] for size in sizes]
         return await self._answer(
             model_id, timeout_s, lambda: Classified(("short", "long"), scores, sum(sizes))
@@ -531,3 +548,11 @@ def _logprob(token: int, rivals: int, offset: int) -> TokenLogprob:
         return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top, offset)
 
     return entry(token, tuple(entry(token + k) for k in range(rivals)), offset)
+
+
+def _letter(place: int, letter: str | int) -> TokenScores:
+    """A token of one letter; each fourth begins another name."""
+    is_name = isinstance(letter, str) and letter.isupper()
+    begins = is_name and place % 4 == 0
+    scores = [0.1, 0.8 if begins else 0.2, 0.1 if begins else 0.7] if is_name else [0.9, 0.1, 0.0]
+    return TokenScores(scores, place, place + 1, continues=place > 0)

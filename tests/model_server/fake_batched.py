@@ -7,6 +7,7 @@ The vector of an image is its mean red, green and blue, and the score of each co
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,11 +17,18 @@ import numpy as np
 from model_server.loading.custom import CustomRequest, LoadedCustom
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.passes.embed_loading import methods_of
-from model_server.loading.passes.loaded_passes import GradientInput, LoadedEmbedder, LoadedGradients
+from model_server.loading.passes.loaded_passes import (
+    GradientInput,
+    LoadedEmbedder,
+    LoadedGradients,
+    LoadedTokens,
+    TokenText,
+)
 from model_server.loading.vision.loaded_vision import LoadedVision, SeenImage
 from model_server.sharing.images.forms import SquareForm
+from model_server.text.late_tokenizer import LateInteraction, LateTokenizer
 from model_server.text.sentence_tokenizer import SentenceTokenizer
-from model_server.text.tokenizer import ByteTokenizer
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError
 from sax.passes import Gradients
 
@@ -118,6 +126,64 @@ def fake_embedder(gate: threading.Event, *, queue: int = 8) -> LoadedEmbedder:
         batching={ONLY: Batching(4, 0.002, queue)},
         memory=MEMORY,
     )
+
+
+class FakeTokenRunner:
+    """The vector of a token is [id, 1], or [id, 0] if it is not seen by all."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def group(self, text: TokenText) -> int:
+        return CONTEXT
+
+    def run(self, inputs: Sequence[TokenText]) -> list[np.ndarray]:
+        return [
+            np.asarray([[each, float(i < text.seen)] for i, each in enumerate(text.ids)], float)
+            for text in inputs
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fake_late() -> LoadedTokens:
+    """Reads bytes of a text after its first one as they are, with Q or D between; skips dots."""
+    letters = letter_tokenizer()
+    texts = SentenceTokenizer(letters, "", {})
+    late = LateInteraction(
+        query_prefix="Q",
+        document_prefix="D",
+        query_length=4,
+        document_length=CONTEXT,
+        expands=True,
+        attends=False,
+        skipped=(".",),
+        mask="_",
+    )
+    return LoadedTokens(
+        runner=FakeTokenRunner(),
+        tokenizer=texts,
+        vocab=letters.vocab_size,
+        max_context=CONTEXT,
+        dimensions=2,
+        late=LateTokenizer(late, letters, texts),
+        batching={ONLY: Batching(4, 0.002, 8)},
+        memory=MEMORY,
+    )
+
+
+def fake_tagger() -> LoadedTokens:
+    return replace(fake_late(), late=None, labels=("O", "X"), methods=methods_of(("O",), tags=True))
+
+
+def letter_tokenizer() -> HfTokenizer:
+    """The ids of letters are those of ASCII."""
+    vocab = {chr(code): code for code in range(128)}
+    model = {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": "?"}
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": False}
+    parts = {"version": "1.0", "added_tokens": [], "model": model, "decoder": decoder}
+    return HfTokenizer(json.dumps(parts))
 
 
 def fake_gradients() -> LoadedGradients:

@@ -29,7 +29,7 @@ from model_server.loading.audio.loaded_audio import LoadedAudio
 from model_server.loading.custom import LoadedCustom
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_model import LoadedModel
-from model_server.loading.passes.loaded_passes import LoadedEmbedder
+from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedTokens
 from model_server.loading.vision.loaded_vision import LoadedVision
 from model_server.process.server import ModelServer
 from model_server.text.chat_template import ChatTemplate
@@ -39,7 +39,14 @@ from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server import fake_image_input
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
-from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder, fake_vision
+from tests.model_server.fake_batched import (
+    fake_classifier,
+    fake_custom,
+    fake_embedder,
+    fake_late,
+    fake_tagger,
+    fake_vision,
+)
 from tests.model_server.fake_sounds import fake_audio
 from tests.model_server.fake_synthesizer import fake_synthesizer
 
@@ -132,6 +139,10 @@ class FakeModels:
                 return self._remember(fake_classifier(self.batches, "low", "high"))
             case "fake.CrossEncoder":
                 return self._remember(fake_classifier(self.batches, "relevant"))
+            case "fake.Late":
+                return self._remember(fake_late())
+            case "fake.Tagger":
+                return self._remember(fake_tagger())
             case "fake.Custom":
                 return self._remember(fake_custom(self.batches))
             case "fake.Vision":
@@ -156,7 +167,7 @@ class FakeModels:
         return self._loaded(spec)
 
     def _remember(
-        self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
+        self, loaded: LoadedEmbedder | LoadedTokens | LoadedCustom | LoadedVision | LoadedAudio
     ) -> LoadedModel:
         self.runners.append(loaded.runner)
         return loaded

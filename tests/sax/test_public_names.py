@@ -28,11 +28,11 @@ PUBLIC = {
 }
 CALLS = """
     abort ask_service cell_acl change_weights classify close custom detokenize embed
-    embed_counted events generate generate_to gradient list list_all log overview pause phases
-    promote publish rerank resume rights rollback saxml_embed saxml_generate saxml_generate_counted
-    saxml_generate_stream score score_pairs servers set_cell_acl sleep speak speak_stream stats
-    tokenize tokenize_texts transcribe transcribe_stream unpublish update update_weights versions
-    wait_for_ready wake watch weights
+    embed_counted embed_tokens entities events generate generate_to gradient list list_all log
+    overview pause phases promote publish rerank resume rights rollback saxml_embed saxml_generate
+    saxml_generate_counted saxml_generate_stream score score_pairs servers set_cell_acl sleep speak
+    speak_stream stats tokenize tokenize_texts transcribe transcribe_stream unpublish update
+    update_weights versions wait_for_ready wake watch weights
 """
 RUN = """
     admin_server http_gateway model_server model_server.precompile model_server.slice_check

@@ -12,7 +12,7 @@ import uuid
 from array import array
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, ClassVar, Literal, TypedDict, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -27,6 +27,7 @@ from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, operation
+from sax.errors import UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.passes import Embedded
 
@@ -47,16 +48,19 @@ class EmbeddingList(TypedDict):
 
 
 class PooledEntry(TypedDict):
-    """The vector of one input: numbers, or little-endian f32 in base64."""
+    """The vector of one input, or one per token: numbers, or little-endian f32 in base64."""
 
     object: Literal["pooling"]
     index: int
-    data: list[float] | str
+    data: list[float | list[float]] | str
 
 
 class PooledList(ListHead):
     data: list[PooledEntry]
 
+
+_Numbers = Sequence[Sequence[float | list[float]]]  # of each input: a vector, or several
+Body = TypeVar("Body", bound="EmbeddingRequest")
 
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
 # Field -> the values besides null that change nothing. Any other value is refused.
@@ -66,7 +70,6 @@ _EXTRA: dict[str, tuple[object, ...]] = {
     "add_special_tokens": (True,),
     "normalize": (),
     "priority": (0,),
-    "task": ("embed",),
 }
 
 
@@ -74,6 +77,8 @@ class EmbeddingRequest(BaseModel):
     """POST /v1/embeddings. null always means the default."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    unchanged: ClassVar = _EXTRA | {"task": ("embed",)}
 
     model: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "model")]
     input: Annotated[
@@ -94,22 +99,60 @@ class EmbeddingRequest(BaseModel):
 
     def check(self) -> None:
         """Raise UnsupportedParameter for a field that cannot be honoured."""
-        refuse_unsupported(self.model_extra, _EXTRA, _HARMLESS)
+        refuse_unsupported(self.model_extra, self.unchanged, _HARMLESS)
 
     def inputs(self) -> list[Prompt]:
         return [each if isinstance(each, str) else tuple(each) for each in self.input]
 
 
-EMBED = RequestBody(
-    model=EmbeddingRequest,
-    route=RequestRoute.EMBEDDINGS,
-    unchanged=_EXTRA,
-    labels=_HARMLESS,
-    replaced={"input": prompts_schema(RequestRoute.EMBEDDINGS, "input")},
-)
+_Task = Literal["embed", "token_embed", "classify", "token_classify"]
+_TOKENS = frozenset({"token_embed", "token_classify"})
 
-_told = partial(operation, errors=OpenAiError, statuses=WITH_MODEL, body=EMBED)
-_EMBEDDED, _POOLED = _told(EmbeddingList), _told(PooledList)
+
+class PoolingRequest(EmbeddingRequest):
+    """POST /pooling. null always means the default."""
+
+    unchanged: ClassVar = _EXTRA
+
+    # null: embed or token_embed, as the model does
+    task: Annotated[_Task, bounded(RequestRoute.EMBEDDINGS, "task")] | None = None
+
+    def check(self) -> None:
+        """Raise UnsupportedParameter for a field that cannot be honoured, or not with the task."""
+        super().check()
+        if self.task not in ("classify", "token_classify"):
+            return
+        for name in ("dimensions", "prompt_name"):
+            if getattr(self, name) is not None:
+                raise UnsupportedParameter(
+                    f"{name} is for vectors, and task is {self.task}: leave one out", param=name
+                )
+
+    def check_answer(self, *, by_token: bool) -> None:
+        """Raise UnsupportedParameter if the model does not do the task."""
+        if self.task is not None and (self.task in _TOKENS) != by_token:
+            does = "each token" if by_token else "each input"
+            raise UnsupportedParameter(
+                f"task is {self.task}, but this model's numbers are of {does}: leave it out, or "
+                "name another model",
+                param="task",
+            )
+
+
+def _body(model: type[EmbeddingRequest]) -> RequestBody:
+    return RequestBody(
+        model=model,
+        route=RequestRoute.EMBEDDINGS,
+        unchanged=model.unchanged,
+        labels=_HARMLESS,
+        replaced={"input": prompts_schema(RequestRoute.EMBEDDINGS, "input")},
+    )
+
+
+EMBED, POOL = _body(EmbeddingRequest), _body(PoolingRequest)
+
+_told = partial(operation, errors=OpenAiError, statuses=WITH_MODEL)
+_EMBEDDED, _POOLED = _told(EmbeddingList, body=EMBED), _told(PooledList, body=POOL)
 
 
 class EmbeddingRoutes:
@@ -127,19 +170,26 @@ class EmbeddingRoutes:
 
     async def embed(self, request: Request) -> Response:
         """Embed one or several texts."""
-        body, embedded = await self._embedded(request)
+        body = await _read(request, EmbeddingRequest)
+        embedded = await self._embedded(request, body)
         return Response(msgspec.json.encode(_embeddings(body, embedded)), media_type=JSON)
 
     async def pool(self, request: Request) -> Response:
-        """Embed one or several texts, in vLLM's format."""
-        body, embedded = await self._embedded(request)
-        return Response(msgspec.json.encode(_pooled(body, embedded)), media_type=JSON)
+        """Embed or classify one or several texts, or each of their tokens, in vLLM's format."""
+        body = await _read(request, PoolingRequest)
+        if body.task in ("classify", "token_classify"):
+            numbers, tokens = await self._scores(request, body)
+        else:
+            takes_tokens = body.task != "embed"
+            embedded = await self._embedded(request, body, takes_tokens=takes_tokens)
+            body.check_answer(by_token=not embedded.vectors)
+            numbers, tokens = embedded.vectors or embedded.tokens, embedded.prompt_tokens
+        reply = _pooled(body, numbers, tokens)
+        return Response(msgspec.json.encode(reply), media_type=JSON)
 
-    async def _embedded(self, request: Request) -> tuple[EmbeddingRequest, Embedded]:
-        body = EmbeddingRequest.model_validate_json(
-            await read_body(request, RequestRoute.EMBEDDINGS)
-        )
-        body.check()
+    async def _embedded(
+        self, request: Request, body: EmbeddingRequest, *, takes_tokens: bool = False
+    ) -> Embedded:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
@@ -149,47 +199,73 @@ class EmbeddingRoutes:
             limit_s,
             dimensions=body.dimensions or 0,
             prompt_name=body.prompt_name or "",
+            takes_tokens=takes_tokens,
         )
         embedded = await backend.run(request, work)
         backend.count(embedded.prompt_tokens)
-        return body, embedded
+        return embedded
+
+    async def _scores(self, request: Request, body: PoolingRequest) -> tuple[_Numbers, int]:
+        """Return the scores of each input, or of each of its tokens, and the number of tokens."""
+        backend = self._backend
+        model_id = await backend.catalog.resolve(body.model)
+        limit_s = backend.limit_s(request, body.timeout)
+        work = backend.client.classify(model_id, body.inputs(), limit_s, takes_tokens=True)
+        found = await backend.run(request, work)
+        backend.count(found.prompt_tokens)
+        body.check_answer(by_token=not found.scores)
+        tokens = [[token.scores for token in each] for each in found.tokens]
+        return found.scores or tokens, found.prompt_tokens
+
+
+async def _read(request: Request, kind: type[Body]) -> Body:
+    body = kind.model_validate_json(await read_body(request, RequestRoute.EMBEDDINGS))
+    body.check()
+    return body
 
 
 def _embeddings(body: EmbeddingRequest, embedded: Embedded) -> EmbeddingList:
+    packs = body.encoding_format == "base64"
     return {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": index, "embedding": vector}
-            for index, vector in enumerate(_vectors(body, embedded))
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": to_base64(vector) if packs else vector,
+            }
+            for index, vector in enumerate(embedded.vectors)
         ],
         "model": body.model,
-        "usage": _usage(embedded),
+        "usage": _usage(embedded.prompt_tokens),
     }
 
 
-def _pooled(body: EmbeddingRequest, embedded: Embedded) -> PooledList:
+def _pooled(body: PoolingRequest, numbers: _Numbers, prompt_tokens: int) -> PooledList:
+    packs = body.encoding_format == "base64"
     return {
         "id": f"pool-{uuid.uuid4().hex}",
         "object": "list",
         "created": int(time.time()),
         "model": body.model,
         "data": [
-            {"object": "pooling", "index": index, "data": vector}
-            for index, vector in enumerate(_vectors(body, embedded))
+            {"object": "pooling", "index": index, "data": _packed(each) if packs else [*each]}
+            for index, each in enumerate(numbers)
         ],
-        "usage": _usage(embedded),
+        "usage": _usage(prompt_tokens),
     }
 
 
-def _vectors(body: EmbeddingRequest, embedded: Embedded) -> list[list[float] | str]:
-    if body.encoding_format == "base64":
-        return [to_base64(vector) for vector in embedded.vectors]
-    return [*embedded.vectors]
+def _packed(numbers: Sequence[float | list[float]]) -> str:
+    """Encode a vector, or those of tokens one after the other."""
+    flat = list[float]()
+    for each in numbers:
+        flat += each if isinstance(each, list) else [each]
+    return to_base64(flat)
 
 
-def _usage(embedded: Embedded) -> InputUsage:
-    tokens = embedded.prompt_tokens
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
+def _usage(prompt_tokens: int) -> InputUsage:
+    return {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
 
 
 def to_base64(vector: Sequence[float]) -> str:

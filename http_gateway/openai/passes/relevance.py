@@ -1,4 +1,7 @@
-"""/v1/rerank as at Jina and Cohere, /v1/score and /v1/classify as at vLLM."""
+"""/v1/rerank as at Jina and Cohere, /v1/score and /v1/classify as at vLLM.
+
+Entities are as in transformers' pipeline "token-classification".
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ from http_gateway.openai.prompts import prompts_schema, texts_schema
 from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import WITH_MODEL, OpenAiError, RequestBody, Schema, operation
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
-from sax.passes import Classified, PairScores, ranked
+from sax.passes import Aggregation, Classified, Entity, PairScores, entities_of, ranked
 
 
 class ScoreEntry(TypedDict):
@@ -37,13 +40,28 @@ class ScoreList(ListHead):
     data: list[ScoreEntry]
 
 
+class FoundEntity(TypedDict):
+    """A part of a text with a label, as transformers' pipeline "token-classification" has it."""
+
+    entity: NotRequired[str]  # of one token: aggregation_strategy is none
+    entity_group: NotRequired[str]  # of several
+    score: float
+    index: NotRequired[int]  # of one token, among those of its text
+    word: str  # the text from start to end
+    start: int  # characters
+    end: int
+
+
 class ClassEntry(TypedDict):
-    """The likeliest label of one input, and the score of each label."""
+    """The likeliest label of one input, and the score of each label; or what a classifier of tokens
+    finds in it.
+    """
 
     index: int
-    label: str
-    probs: list[float]
-    num_classes: int
+    label: NotRequired[str]
+    probs: NotRequired[list[float]]
+    num_classes: NotRequired[int]
+    entities: NotRequired[list[FoundEntity]]
 
 
 class ClassList(ListHead):
@@ -179,6 +197,15 @@ class ClassifyRequest(_Request):
         bounded(RequestRoute.CLASSIFY, "input"),
     ]
 
+    # Of a classifier of tokens, as in transformers' pipeline; null: none
+    aggregation_strategy: (
+        Annotated[Aggregation, bounded(RequestRoute.CLASSIFY, "aggregation_strategy")] | None
+    ) = None
+    # Labels of tokens that are left out; null: O
+    ignore_labels: Annotated[list[str], bounded(RequestRoute.CLASSIFY, "ignore_labels")] | None = (
+        None
+    )
+
     def inputs(self) -> list[Prompt]:
         return [each if isinstance(each, str) else tuple(each) for each in self.input]
 
@@ -280,13 +307,13 @@ class RelevanceRoutes:
         return _json(reply)
 
     async def classify(self, request: Request) -> Response:
-        """Give texts a score per label of a classifier."""
+        """Give texts a score per label of a classifier, or find entities in them."""
         body = ClassifyRequest.model_validate_json(await read_body(request, RequestRoute.CLASSIFY))
         body.check()
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        work = backend.client.classify(model_id, body.inputs(), limit_s)
+        work = backend.client.classify(model_id, body.inputs(), limit_s, takes_tokens=True)
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
         reply: ClassList = {
@@ -294,7 +321,7 @@ class RelevanceRoutes:
             "object": "list",
             "created": int(time.time()),
             "model": body.model,
-            "data": _classes(found),
+            "data": _classes(body, found) if found.scores else _entities(body, found),
             "usage": _usage(found.prompt_tokens),
         }
         return _json(reply)
@@ -329,7 +356,15 @@ def _results(body: RerankRequest, scores: Sequence[float]) -> list[RankedEntry]:
     ]
 
 
-def _classes(found: Classified) -> list[ClassEntry]:
+def _classes(body: ClassifyRequest, found: Classified) -> list[ClassEntry]:
+    """Raises UnsupportedParameter for fields of classifiers of tokens."""
+    for name in ("aggregation_strategy", "ignore_labels"):
+        if getattr(body, name) is not None:
+            raise UnsupportedParameter(
+                f"{name} is for classifiers of tokens, and {body.model} classifies whole inputs: "
+                "leave it out",
+                param=name,
+            )
     return [
         {
             "index": index,
@@ -339,6 +374,35 @@ def _classes(found: Classified) -> list[ClassEntry]:
         }
         for index, scores in enumerate(found.scores)
     ]
+
+
+def _entities(body: ClassifyRequest, found: Classified) -> list[ClassEntry]:
+    """Raises InvalidRequest for token ids, which have no places in a text."""
+    ignored = ["O"] if body.ignore_labels is None else body.ignore_labels
+    entries: list[ClassEntry] = []
+    for index, (text, tokens) in enumerate(zip(body.input, found.tokens, strict=True)):
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                "a classifier of tokens finds places in texts: send texts, or token ids to "
+                "/pooling with task token_classify",
+                param="input",
+            )
+        strategy = body.aggregation_strategy or "none"
+        each = entities_of(tokens, text, found.labels, strategy, ignored)
+        entries.append({"index": index, "entities": [_entity(one) for one in each]})
+    return entries
+
+
+def _entity(found: Entity) -> FoundEntity:
+    place: FoundEntity = {
+        "score": found.score,
+        "word": found.word,
+        "start": found.start,
+        "end": found.end,
+    }
+    if found.index is None:
+        return {"entity_group": found.label, **place}
+    return {"entity": found.label, "index": found.index, **place}
 
 
 def _usage(prompt_tokens: int) -> InputUsage:

@@ -15,7 +15,7 @@ _ADAPTER = "adapter_model.safetensors"
 _SHARD = re.compile(r"(?!consolidated)[\w.-]+\.safetensors")
 # Beside weights: configurations, templates and vocabularies, and the modules of sentence encoders.
 _SMALL = re.compile(
-    r"[\w.-]+\.(json|jinja|model|tiktoken)|merges\.txt|vocab\.txt"
+    r"[\w.-]+\.(json|jinja|model|tiktoken)|merges\.txt|vocab\.txt|artifact\.metadata"
     r"|\d+_\w+/([\w.-]+\.json|model\.safetensors)"
 )
 _NAMED = 12  # files that an error lists

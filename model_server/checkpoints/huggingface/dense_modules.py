@@ -19,13 +19,7 @@ from model_server.checkpoints.region import Region
 from sax.errors import CheckpointError
 
 DENSE_CONFIG, DENSE_WEIGHTS = "config.json", WEIGHT_FILES[0]
-_INPUT = "sentence_embedding"
-# Keys that change nothing at these values; null counts as absent.
-_AT_REST = {
-    "module_input_name": _INPUT,
-    "module_output_name": _INPUT,
-    "use_residual": False,
-}
+_POOLED, _TOKENS = "sentence_embedding", "token_embeddings"
 _COMPUTED = ("in_features", "out_features", "bias", "activation_function")
 _TORCH = "torch.nn.modules."
 _ACTIVATIONS = {
@@ -41,19 +35,32 @@ _ACTIVATIONS = {
 class DenseModule:
     """activation(x W + b)."""
 
-    folder: str  # in the checkpoint
+    folder: str  # in the checkpoint; "": its weights are among those of the model
     inputs: int
     outputs: int
     biased: bool
     activation: str  # identity, tanh, relu, gelu, silu or sigmoid
+    residual: bool = False  # the input is added, through a matrix if the sizes differ
 
 
-def read_dense_module(folder: Path, inner: PurePosixPath) -> DenseModule:
-    """Read the module in `inner`, a folder below `folder`. Raises CheckpointError."""
+def read_dense_module(
+    folder: Path, inner: PurePosixPath, *, per_token: bool = False
+) -> DenseModule:
+    """Read the module in `inner`, a folder below `folder`. Raises CheckpointError.
+
+    per_token: it is over the vector of each token, not over the pooled one.
+    """
     path = folder / inner / DENSE_CONFIG
     config = read_json(path)
+    places = (_TOKENS, _POOLED) if per_token else (_POOLED,)
+    # What these may be; a residual is PyLate's, which has no pooled vectors.
+    rest = {
+        "module_input_name": places,
+        "module_output_name": places,
+        "use_residual": (False, True) if per_token else (False,),
+    }
     for key, value in config.items():
-        if value is not None and key not in _COMPUTED and _AT_REST.get(key, key) != value:
+        if value is not None and key not in _COMPUTED and value not in rest.get(key, ()):
             raise CheckpointError(f"{path} has {key} = {value!r}, which is not computed")
     sizes = [config.get(key) for key in _COMPUTED[:2]]
     inputs, outputs = (size if type(size) is int and size > 0 else 0 for size in sizes)
@@ -66,6 +73,7 @@ def read_dense_module(folder: Path, inner: PurePosixPath) -> DenseModule:
         outputs=outputs,
         biased=config.get("bias", True) is True,
         activation=_activation(path, activation),
+        residual=config.get("use_residual") is True,
     )
 
 
@@ -78,8 +86,10 @@ def _activation(path: Path, given: Any) -> str:
 
 
 def weight_name(module: DenseModule, part: str) -> str:
-    """Return the name of a module's weight or bias among the tensors of all."""
-    return f"{module.folder}/linear.{part}"
+    """Return the name of a module's weight or bias among the tensors of all; part: linear.weight,
+    linear.bias or residual.weight.
+    """
+    return f"{module.folder}/{part}" if module.folder else part
 
 
 class DenseTensors:

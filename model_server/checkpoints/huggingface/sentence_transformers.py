@@ -19,13 +19,20 @@ from model_server.checkpoints.huggingface.dense_modules import (
     DenseModule,
     read_dense_module,
 )
+from model_server.checkpoints.huggingface.late_interaction import (
+    METADATA,
+    late_of_metadata,
+    late_of_modules,
+    write_mask,
+)
+from model_server.text.late_tokenizer import LateInteraction
 from sax.errors import CheckpointError
 
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _TEXT, _POOLING = "sentence_bert_config.json", "config.json"  # in the folder of a module
 # Beside the model itself; the others are in the folders named by modules.json.
-BESIDE = (MODULES, _PROMPTS)
+BESIDE = (MODULES, _PROMPTS, METADATA)
 _DENSE = "Dense"
 _FLAG = "pooling_mode_"
 _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
@@ -51,18 +58,21 @@ class SentenceSettings:
     prefix: str = ""  # prepended to every text, unless a request names another prompt
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])  # prefixes by name
     score: TokenScore | None = None  # of a reranker that is a language model
+    late: LateInteraction | None = None  # of a model with a vector per token
     activation: str | None = None  # of a reranker's scores: a class of torch.nn
 
     @property
     def embeds(self) -> bool:
         """True if the checkpoint says that it is an embedding model."""
-        return self.pooling is not None
+        return self.pooling is not None or self.late is not None
 
 
 def read_sentence_settings(folder: Path | None) -> SentenceSettings:
     """Read a checkpoint folder's settings. Raises CheckpointError for unsupported ones."""
-    if folder is None or not (folder / MODULES).is_file():
+    if folder is None:
         return SentenceSettings()
+    if not (folder / MODULES).is_file():
+        return SentenceSettings(late=late_of_metadata(folder))
     modules = read_modules(folder)
     text = read_json(folder / modules[0][1] / _TEXT, missing={}) if modules else {}
     length = text.get("max_seq_length")
@@ -81,16 +91,23 @@ def _after_the_model(
 ) -> dict[str, Any]:
     """Read the modules that make vectors or scores. Raises CheckpointError for other ones."""
     kinds = [kind for kind, _ in modules]
+    settings = read_json(folder / _PROMPTS, missing={})
+    if kinds == ["Transformer"] and (late := late_of_metadata(folder)):
+        return {"late": late}
     if kinds in (["Transformer"], ["Transformer", "LogitScore"]):
-        activation = read_json(folder / _PROMPTS, missing={}).get("activation_fn")
+        activation = settings.get("activation_fn")
         score = _token_score(folder / modules[1][1] / _POOLING) if len(kinds) > 1 else None
         return {"score": score, "activation": activation}
     normalise = kinds[-1:] == ["Normalize"]
     last = len(kinds) - normalise
+    if kinds[:1] == ["Transformer"] and {*kinds[1:last]} == {_DENSE}:
+        dense = [read_dense_module(folder, inner, per_token=True) for _, inner in modules[1:last]]
+        return {"late": late_of_modules(settings, folder), "dense": tuple(dense)}
     if kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:last]} - {_DENSE}:
         raise CheckpointError(
             f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling, any "
-            "number of Dense, and optionally Normalize, or a reranker's Transformer and LogitScore"
+            "number of Dense, and optionally Normalize; a late-interaction model's Transformer and "
+            "Dense; or a reranker's Transformer and LogitScore"
         )
     return {
         "pooling": _pooling(folder / modules[1][1] / _POOLING, prompts),
@@ -164,10 +181,13 @@ def _prefix(folder: Path, prompts: Mapping[str, str]) -> str:
 
 def copy_sentence_settings(source: Path | None, folder: Path) -> None:
     """Copy the settings of `source`, if any, to `folder`. Raises CheckpointError if invalid."""
-    if source is None or not (source / MODULES).is_file():
+    if source is None:
         return
-    read_sentence_settings(source)  # raises if they are invalid
-    for name in (*BESIDE, *files_of_modules(source)):
+    settings = read_sentence_settings(source)  # raises if they are invalid
+    if settings.late is not None:
+        write_mask(settings.late, folder)
+    modules = files_of_modules(source) if (source / MODULES).is_file() else ()
+    for name in (*BESIDE, *modules):
         if (source / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, folder / name)

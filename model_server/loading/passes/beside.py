@@ -29,8 +29,8 @@ from model_server.engine.step_program import everywhere
 from model_server.kernels.cpu.tiles import plain_weight
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.passes.embed_loading import embedding_as, encoding_as, with_tasks
-from model_server.loading.passes.embed_programs import EmbedPrograms
+from model_server.loading.passes.embed_loading import encoding_as, with_tasks
+from model_server.loading.passes.embed_programs import EmbedPrograms, embedding_as
 from model_server.loading.passes.loaded_passes import (
     WAIT_S,
     GradientInput,
@@ -157,6 +157,12 @@ def beside_of(
     recipe = placed.recipe
     folder = checkpoint.folder if checkpoint else None
     settings = with_tasks(read_sentence_settings(folder), checkpoint, recipe.tasks)
+    if settings.late is not None:
+        raise InvalidRequest(
+            "this checkpoint has a vector per token, which is not computed beside generating: "
+            'publish it with TASKS=["embed"]',
+            param="overrides.TASKS",
+        )
     if settings.dense:
         raise InvalidRequest(
             f"this checkpoint has dense layers over its vectors ({settings.dense[0].folder}), "

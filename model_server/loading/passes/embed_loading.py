@@ -1,20 +1,19 @@
 """Loads a model that makes no tokens: settings, compiled buckets, memory plan, then weights.
 
-It embeds texts, or gives them scores for labels. Compiling needs no weights and shows how much
-memory a batch takes, so nothing is placed before the plan is known to fit.
+It embeds texts or their tokens, or gives them scores for labels. Compiling needs no weights and
+shows how much memory a batch takes, so nothing is placed before the plan is known to fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
@@ -30,71 +29,41 @@ from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.passes.embed_programs import EmbedPrograms, Encode, whole_recipe
-from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder
+from model_server.loading.passes.embed_programs import (
+    EmbedPrograms,
+    Encode,
+    TokenPrograms,
+    activation_of,
+    classifying,
+    embedding_as,
+    embedding_tokens,
+    tagging,
+    whole_recipe,
+)
+from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, LoadedTokens
 from model_server.loading.passes.pass_programs import PassBatches
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
-from model_server.models.layers.embedder import DENSE, EmbedRecipe, pooled
+from model_server.models.layers.embedder import DENSE, EmbedRecipe
 from model_server.models.recipe import Recipe
-from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
+from model_server.models.tasks import (
+    CLASSIFY,
+    EMBED,
+    RERANK,
+    Tasks,
+    classifies_tokens,
+    sizes_of,
+)
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes
 from model_server.text.chat_template import ChatTemplate
+from model_server.text.late_tokenizer import LateInteraction, LateTokenizer
 from model_server.text.sentence_tokenizer import PairTexts, SentenceTokenizer, pair_texts
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
-
-Activation = Callable[[jax.Array], jax.Array]  # f32[B, labels] -> f32[B, labels]
-
-ACTIVATIONS: Mapping[str, Activation] = {
-    "softmax": lambda logits: jax.nn.softmax(logits, axis=-1),
-    "sigmoid": jax.nn.sigmoid,
-    "none": lambda logits: logits,
-}
-_BY_PROBLEM = {
-    "regression": "none",
-    "single_label_classification": "softmax",
-    "multi_label_classification": "sigmoid",
-}
-_BY_TORCH = {
-    "torch.nn.modules.linear.Identity": "none",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
-}
-
-
-def activation_of(config: Mapping[str, Any], labels: int) -> str:
-    """Return which function makes scores of logits: as sentence-transformers has it stored, else by
-    `problem_type`, else a sigmoid for one label and a softmax for several.
-
-    Raises CheckpointError for one that is not supported.
-    """
-    own = _sentence_transformers(config)
-    if own is not None:
-        if own not in _BY_TORCH:
-            raise CheckpointError(
-                f"config.json makes scores by {own!r}; supported are {', '.join(_BY_TORCH)}: "
-                "publish it with CLASSIFY_ACTIVATION to choose one"
-            )
-        return _BY_TORCH[own]
-    problem = config.get("problem_type")
-    if problem is None or (problem == "single_label_classification" and labels == 1):
-        return "sigmoid" if labels == 1 else "softmax"
-    if problem not in _BY_PROBLEM:
-        raise CheckpointError(
-            f"config.json has problem_type = {problem!r}; supported are {', '.join(_BY_PROBLEM)}"
-        )
-    return _BY_PROBLEM[problem]
-
-
-def _sentence_transformers(config: Mapping[str, Any]) -> Any:
-    nested = config.get("sentence_transformers")
-    if isinstance(nested, dict):
-        return cast("dict[str, Any]", nested).get("activation_fn")
-    return config.get("sbert_ce_default_activation_function")
 
 
 def score_of(tasks: Tasks, settings: SentenceSettings, tokenizer: HfTokenizer) -> TokenScore:
@@ -126,7 +95,8 @@ def _token(text: str, tokenizer: HfTokenizer) -> int:
 
 
 def is_dense(weight: Declaration) -> bool:
-    return weight.path.startswith(f"{DENSE}.")
+    """True for a weight of a dense module that has a file of its own."""
+    return weight.path.startswith(f"{DENSE}.") and "/" in weight.source.names[0]
 
 
 def check_dense(
@@ -144,6 +114,7 @@ def check_dense(
                 f"it gives {size}"
             )
         size = module.outputs
+    modules = [module for module in modules if module.folder]
     if folder is None or not modules:
         return
     with open_dense(folder, modules) as tensors:
@@ -165,7 +136,7 @@ def read_dense(
     wanted = [weight for weight in declared if is_dense(weight)]
     if folder is None or not wanted:
         return {}
-    with open_dense(folder, modules) as tensors:
+    with open_dense(folder, [module for module in modules if module.folder]) as tensors:
         return {weight.path: _placed(weight, tensors, layout) for weight in wanted}
 
 
@@ -184,6 +155,7 @@ class _Plan:
     settings: SentenceSettings
     tokenizer: SentenceTokenizer
     labels: tuple[str, ...]  # empty: it embeds
+    tokens: bool  # the vectors are of tokens
     module: Blueprint
     needed: Checkpoint
     encode: Encode
@@ -191,18 +163,20 @@ class _Plan:
     layout: Layout
 
 
-def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedEmbedder]:
+def plan(
+    asked: AskedModel, context: LoadContext, report: Report
+) -> BatchPlan[LoadedEmbedder | LoadedTokens]:
     """Compile the programs of a model that embeds, classifies or ranks.
 
     Raises CheckpointError, InvalidRequest.
     """
-    recipe, checkpoint, config = asked.recipe, asked.checkpoint, context.config
+    recipe, checkpoint = asked.recipe, asked.checkpoint
     if isinstance(recipe, Recipe):
         recipe = whole_recipe(recipe)
     assert checkpoint is not None, "every embedder needs a checkpoint"
     plan = _planned(recipe, checkpoint, asked.spec.checkpoint)
-    max_context = context_of(recipe, plan.settings, config)
-    programs = EmbedPrograms(
+    max_context = context_of(recipe, plan.settings, context.config)
+    programs: Any = (TokenPrograms if plan.tokens else EmbedPrograms)(
         plan.module,
         plan.encode,
         context=max_context,
@@ -210,25 +184,44 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
         leaves=leaf_shapes(plan.module, plan.layout),
     )
     programs.compile(report)
-    weights, own = plan.module.bytes_on(plan.layout), recipe.tasks.matryoshka
+    weights = plan.module.bytes_on(plan.layout)
+    loaded = partial(
+        _loaded_tokens(plan, checkpoint) if plan.tokens else _loaded_embedder(plan, checkpoint),
+        tokenizer=plan.tokenizer,
+        vocab=recipe.vocab,
+        max_context=max_context,
+        labels=plan.labels,
+        batching={ONLY: Batching(recipe.batch, WAIT_S, context.config.queue)},
+        methods=plan.methods,
+    )
     return BatchPlan(
         context=context,
         spec=asked.spec,
         layout=plan.layout,
         parts=MemoryParts(weights=weights, workspace=programs.workspace),
         runner=lambda report: PassBatches(programs, _read(plan, report)),
-        loaded=partial(
-            LoadedEmbedder,
-            tokenizer=plan.tokenizer,
-            vocab=recipe.vocab,
-            max_context=max_context,
-            dimensions=dimensions_of(recipe, plan.settings),
-            sizes=sizes_of(checkpoint.config) if own is None else own,
-            normalised=plan.settings.normalise,
-            labels=plan.labels,
-            batching={ONLY: Batching(recipe.batch, WAIT_S, config.queue)},
-            methods=plan.methods,
-        ),
+        loaded=loaded,
+    )
+
+
+def _loaded_embedder(plan: _Plan, checkpoint: Checkpoint) -> Callable[..., LoadedEmbedder]:
+    own = plan.recipe.tasks.matryoshka
+    return partial(
+        LoadedEmbedder,
+        dimensions=dimensions_of(plan.recipe, plan.settings),
+        sizes=sizes_of(checkpoint.config) if own is None else own,
+        normalised=plan.settings.normalise,
+    )
+
+
+def _loaded_tokens(plan: _Plan, checkpoint: Checkpoint) -> Callable[..., LoadedTokens]:
+    late = plan.settings.late
+    if late is None or plan.labels:
+        return partial(LoadedTokens, dimensions=len(plan.labels))
+    return partial(
+        LoadedTokens,
+        dimensions=dimensions_of(plan.recipe, plan.settings),
+        late=LateTokenizer(late, checkpoint.tokenizer(), plan.tokenizer),
     )
 
 
@@ -250,11 +243,11 @@ def _read(plan: _Plan, report: Report) -> list[jax.Array]:
     ]
 
 
-def methods_of(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the methods of a model with these labels; none: it embeds."""
+def methods_of(labels: tuple[str, ...], *, tags: bool = False) -> tuple[str, ...]:
+    """Return the methods of a model with these labels; none: it embeds. tags: each token."""
     if not labels:
         return ("lm.embed", "lm.rerank")
-    return ("lm.classify", "lm.rerank") if len(labels) == 1 else ("lm.classify",)
+    return ("lm.classify", "lm.rerank") if len(labels) == 1 and not tags else ("lm.classify",)
 
 
 def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
@@ -268,11 +261,12 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, path)
     labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
+    tags = CLASSIFY in tasks and classifies_tokens(checkpoint.config)
     score = score_of(recipe.tasks, settings, tokenizer) if RERANK in tasks else None
     dense = settings.dense if EMBED in tasks else ()
     quantization = quantization_of(recipe.quantize, checkpoint.packing)
     layout = _layout(recipe)
-    module = recipe.blueprint(quantization, len(labels), dense, score, layout)
+    module = recipe.blueprint(quantization, len(labels), dense, score, layout, tags=tags)
     needed = without_prefixes(checkpoint, _unused(recipe, tasks))
     own = [weight for weight in module.declarations if not is_dense(weight)]
     if found := next(mismatches(own, needed), None):
@@ -282,18 +276,22 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     if score is not None:
         labels = (tokenizer.token_text(score.true_id),)
         pairs = pairs_of(recipe.chat_template, checkpoint, settings.prefix)
-    encode = embedding_as(settings, recipe.pooling)
-    if labels:
+    late = EMBED in tasks and settings.late is not None
+    encode = embedding_tokens(settings) if late else embedding_as(settings, recipe.pooling)
+    if tags:
+        encode = tagging(recipe.tasks.activation or "softmax")
+    elif labels:
         encode = classifying(_activation(recipe, checkpoint, settings, labels), tokenizer.separator)
     return _Plan(
         recipe,
         settings,
         encoding_as(settings, tokenizer, pairs),
         labels,
+        late or tags,
         module,
         needed,
         encode,
-        methods=("lm.rerank",) if score is not None else methods_of(labels),
+        methods=("lm.rerank",) if score is not None else methods_of(labels, tags=tags),
         layout=layout,
     )
 
@@ -337,7 +335,35 @@ def with_tasks(
         settings = replace(settings, pooling=tasks.pooling)
     if tasks.normalise is not None:
         settings = replace(settings, normalise=tasks.normalise)
+    if checkpoint is not None and settings.late is not None:
+        settings = _with_late(settings, settings.late, checkpoint, tasks)
     return settings
+
+
+def _with_late(
+    settings: SentenceSettings, late: LateInteraction, checkpoint: Checkpoint, tasks: Tasks
+) -> SentenceSettings:
+    """Return the settings of a late-interaction model; colbert-ir has its projection among the
+    model's tensors. Raises InvalidRequest, CheckpointError.
+    """
+    if tasks.pooling is not None:
+        raise InvalidRequest(
+            "POOLING is for models with one vector per text, and this one has a vector per token: "
+            "leave it out",
+            param="overrides.POOLING",
+        )
+    longest = max(late.document_length, late.query_length)
+    settings = replace(settings, max_length=longest)
+    if settings.dense:
+        return settings
+    shape = checkpoint.shape("linear.weight")
+    if len(shape) != 2:
+        raise CheckpointError(f"linear.weight is {list(shape)}; a projection is a matrix")
+    outputs, inputs = shape
+    projection = DenseModule(
+        folder="", inputs=inputs, outputs=outputs, biased=False, activation="identity"
+    )
+    return replace(settings, dense=(projection,))
 
 
 def encoding_as(
@@ -367,45 +393,6 @@ def pairs_of(source: str | None, checkpoint: Checkpoint, instruction: str) -> Pa
         controls = checkpoint.tokenizer().control_tokens.texts
         template = ChatTemplate(source, special_tokens=controls)
     return pair_texts(template, instruction, str(checkpoint.config.get("model_type")))
-
-
-def _called(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-    return model(tokens, lengths)
-
-
-def embedding_as(settings: SentenceSettings, pooling: str, hidden: Encode = _called) -> Encode:
-    """Return the function from tokens to vectors; `pooling`: if the settings have none.
-
-    hidden: from a module, tokens and lengths to hidden states f32[B, T, D].
-    """
-    how = settings.pooling or pooling
-
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        return pooled(
-            hidden(model, tokens, lengths),
-            lengths,
-            pooling=how,
-            normalise=settings.normalise,
-            project=model.project if settings.dense else None,
-        )
-
-    return encode
-
-
-def classifying(activation: str, separator: int | None) -> Encode:
-    """Return the function from tokens to scores f32[B, labels].
-
-    The text after the first `separator` is the second of a pair.
-    """
-
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        segments = None
-        if separator is not None:
-            ends = jnp.cumsum(tokens == separator, axis=1) - (tokens == separator)
-            segments = jnp.minimum(ends, 1)
-        return ACTIVATIONS[activation](model(tokens, lengths, segments))
-
-    return encode
 
 
 def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:

@@ -1,4 +1,6 @@
-"""Loaded models that read whole texts: they embed, classify, rank, or differentiate a loss."""
+"""Loaded models that read whole texts: they embed, classify or rank them or their tokens, or
+differentiate a loss.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from model_server.loading.loaded_batches import BatchRunner, LoadedBatches
 from model_server.models.tasks import Sizes
+from model_server.text.late_tokenizer import LateTokenizer
 from model_server.text.sentence_tokenizer import SentenceTokenizer
 from sax.passes import Gradients
 
@@ -36,6 +41,31 @@ class LoadedEmbedder(LoadedBatches):
         if not self.labels:
             return "an embedding model"
         return "a classification model" if "lm.classify" in self.methods else "a reranker"
+
+
+class TokenText(NamedTuple):
+    """A text of which every token gets a vector."""
+
+    ids: Sequence[int]
+    seen: int  # the first so many are seen by all; the others see them, and nobody sees these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTokens(LoadedBatches):
+    """Gives each token a vector to compare, or a score per label."""
+
+    runner: BatchRunner[TokenText, np.ndarray]  # f32[T, dimensions]
+    tokenizer: SentenceTokenizer
+    vocab: int  # rows of the embedding
+    max_context: int  # tokens of one input
+    dimensions: int  # of a token's vector
+    late: LateTokenizer | None = None  # reads queries and documents; None: it has labels
+    labels: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ("lm.embed", "lm.rerank")
+
+    @property
+    def kind(self) -> str:
+        return "a classifier of tokens" if self.labels else "a late-interaction model"
 
 
 class GradientInput(NamedTuple):

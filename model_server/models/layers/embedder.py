@@ -57,8 +57,11 @@ def pooled(
     vectors = POOLINGS[pooling](hidden, there)
     if project is not None:
         vectors = project(vectors)
-    if not normalise:
-        return vectors
+    return unit(vectors) if normalise else vectors
+
+
+def unit(vectors: jax.Array) -> jax.Array:
+    """f32[..., D]: the vectors with length 1."""
     size = jnp.sqrt(jnp.square(vectors).sum(-1, keepdims=True))
     return vectors / jnp.maximum(size, 1e-12)
 
@@ -72,15 +75,14 @@ DENSE = "projections"  # begins the paths of their weights
 
 
 class Projected(nnx.Module):
-    """An encoder with dense layers over the pooled vector of each input."""
+    """An encoder with dense layers over the pooled vector of each input, or over each token's."""
 
     def __init__(
         self, encoder: nnx.Module, modules: Sequence[DenseModule], form: WeightForm
     ) -> None:
         form = replace(form, quantization=None)  # small, and the checkpoint says nothing of them
         self.encoder = encoder
-        self.projections = nnx.List([_linear(module, form) for module in modules])
-        self.activations = tuple(module.activation for module in modules)
+        self.projections = nnx.List([_Dense(module, form) for module in modules])
 
     def __call__(
         self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
@@ -89,23 +91,54 @@ class Projected(nnx.Module):
         return self.encoder(tokens, lengths, segments)
 
     def project(self, vectors: jax.Array) -> jax.Array:
-        """Maps pooled hidden states f32[B, D] to vectors f32[B, outputs]."""
-        for linear, name in zip(self.projections, self.activations, strict=True):
-            made = linear(vectors)
-            vectors = made if name == "identity" else _DENSE_ACTIVATIONS[name](made)
+        """Maps hidden states f32[B, D] to vectors f32[B, outputs]."""
+        for dense in self.projections:
+            vectors = dense(vectors)
         return vectors
 
 
-def _linear(module: DenseModule, form: WeightForm) -> Linear:
-    kernel, bias = ((weight_name(module, part),) for part in ("weight", "bias"))
-    return Linear(
-        module.outputs,
-        module.inputs,
-        (None, "embed"),
-        kernel,
-        form=form,
-        bias=bias if module.biased else None,
-    )
+class _Dense(nnx.Module):
+    """activation(x W + b), and x, or x R, if the module has a residual."""
+
+    def __init__(self, module: DenseModule, form: WeightForm) -> None:
+        def linear(name: str, *, biased: bool) -> Linear:
+            kernel, bias = ((weight_name(module, f"{name}.{part}"),) for part in ("weight", "bias"))
+            axes, sizes = (None, "embed"), (module.outputs, module.inputs)
+            return Linear(*sizes, axes, kernel, form=form, bias=bias if biased else None)
+
+        self.linear = linear("linear", biased=module.biased)
+        self.activation = module.activation
+        self.adds = module.residual
+        through = module.residual and module.inputs != module.outputs
+        self.residual = linear("residual", biased=False) if through else None
+
+    def __call__(self, vectors: jax.Array) -> jax.Array:
+        made = self.linear(vectors)
+        if self.activation != "identity":
+            made = _DENSE_ACTIVATIONS[self.activation](made)
+        if not self.adds:
+            return made
+        return made + (vectors if self.residual is None else self.residual(vectors))
+
+
+class TokenHead(nnx.Module):
+    """An encoder with a head over each of its tokens."""
+
+    def __init__(self, encoder: nnx.Module, head: nnx.Module) -> None:
+        """head: maps f32[N, D] to f32[N, labels]."""
+        self.encoder = encoder
+        self.head = head
+
+    def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Maps i32[B, T] and lengths i32[B] to logits f32[B, T, labels]."""
+        hidden = self.encoder(tokens, lengths)
+        return of_tokens(self.head, hidden)
+
+
+def of_tokens(head: Callable[[jax.Array], jax.Array], hidden: jax.Array) -> jax.Array:
+    """f32[B, T, N]: what `head` makes of f32[B * T, D], of hidden states f32[B, T, D]."""
+    rows, columns, size = hidden.shape
+    return head(hidden.reshape(-1, size)).reshape(rows, columns, -1)
 
 
 # Serving defaults of every embedder.
@@ -132,6 +165,8 @@ class EmbedRecipe:
     # The same with a head over so many labels: maps the above, and the segment of each token
     # i32[B, T], to logits f32[B, labels].
     build_classifier: Callable[[WeightForm, int], nnx.Module]
+    # The same with a head over each token: maps tokens and lengths to logits f32[B, T, labels].
+    build_tagger: Callable[[WeightForm, int], TokenHead]
     embed: int
     vocab: int
     own_context: int  # positions the model has
@@ -158,10 +193,13 @@ class EmbedRecipe:
         dense: Sequence[DenseModule] = (),
         score: TokenScore | None = None,
         layout: Layout = ONE_DEVICE,
+        *,
+        tags: bool = False,
     ) -> Blueprint:
         """Return the module without its weights; with a head if there are labels.
 
-        dense: layers over its pooled vectors. score: of pairs, in place of labels.
+        dense: layers over its vectors. score: of pairs, in place of labels. tags: the labels are of
+        each token.
         Raises InvalidRequest if `quantization` would change nothing.
         """
         form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization, layout=layout)
@@ -171,7 +209,7 @@ class EmbedRecipe:
                 assert self.build_scorer is not None, "only language models have this task"
                 return self.build_scorer(form, score)
             if labels:
-                return self.build_classifier(form, labels)
+                return (self.build_tagger if tags else self.build_classifier)(form, labels)
             return Projected(self.build(form), dense, form) if dense else self.build(form)
 
         made = blueprint(build)

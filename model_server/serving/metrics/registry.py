@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from model_server.disaggregation.disaggregation import TransferTotals
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_batches import LoadedBatches
-from model_server.loading.passes.loaded_passes import LoadedEmbedder
+from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedTokens
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics.request_tally import RequestTallies, RequestTally
 from model_server.serving.servable import Servable
@@ -61,7 +61,7 @@ _COUNTERS: tuple[Figure, ...] = (
         "sax_prompt_tokens",
         "Tokens of accepted prompts",
         lambda s: s.prompt_tokens,
-        (Loaded, LoadedEmbedder),
+        (Loaded, LoadedEmbedder, LoadedTokens),
     ),
     ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens, _LM),
     (

@@ -6,24 +6,30 @@ Runs on the event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from model_server.loading.loaded_batches import ONLY
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.batch_calls import BatchCalls
+from model_server.serving.passes.texts import (
+    answers_of,
+    characters_of,
+    check_pairs,
+    check_some,
+    check_text,
+    fitting,
+)
+from model_server.serving.passes.token_texts import TokenTexts
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.request_checks import check_ids
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
-from model_server.text.text_length import check_bytes, check_pieces
-from sax.errors import InvalidRequest, PromptTooLong
+from sax.errors import InvalidRequest
 from sax.passes import Classified, Embedded, PairScores
 from sax.types import EmbedInput
 
@@ -32,9 +38,6 @@ EMBED, CLASSIFY, RERANK = "lm.embed", "lm.classify", "lm.rerank"
 Ids = list[Sequence[int]]
 Vectors = list[list[float]]
 T = TypeVar("T")
-
-_BATCHES_AHEAD = 2  # queued per caller: keeps the device busy and the queue fair
-_EACH = 50  # characters: an input costs some time to begin with
 
 
 class Embeddings(BatchCalls[LoadedEmbedder]):
@@ -46,6 +49,7 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
     ) -> None:
         super().__init__(servables, admission, LoadedEmbedder)
         self._encoding = encoding or EncodingThreads()
+        self._tokens = TokenTexts(servables, admission, self._encoding)
 
     async def embed(
         self,
@@ -54,18 +58,24 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
         dimensions: int = 0,
         prompt_name: str = "",
         cost: BatchCost | None = None,
+        *,
+        takes_tokens: bool = False,
     ) -> Embedded:
         """Return the vector of each input, in order, cut to so many dimensions; 0: whole. Add
-        their device time to the cost.
+        their device time to the cost. takes_tokens: or a vector per token, of a model with those.
 
         Raises InvalidRequest and its subclasses naming the input, PermissionDenied, NotLoaded,
         QueueFull, ShuttingDown.
         """
+        if self._tokens.serves(model_id):
+            return await self._tokens.embed(
+                model_id, inputs, dimensions, prompt_name, cost, taken=takes_tokens
+            )
         with self._request(model_id, EMBED) as passes:
             loaded = passes.loaded
             if dimensions:
                 check_size(dimensions, loaded.dimensions, loaded.sizes)
-            _check_some(inputs, "input")
+            check_some(inputs, "input")
             ids = await self._encode(
                 loaded, inputs, lambda: _inputs_ids(inputs, loaded, prompt_name)
             )
@@ -76,10 +86,17 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
                 )
         return Embedded(vectors, sum(map(len, ids)))
 
-    async def classify(self, model_id: str, inputs: Sequence[EmbedInput]) -> Classified:
-        """Return a score per label of each input, in order. Raises as `embed`."""
+    async def classify(
+        self, model_id: str, inputs: Sequence[EmbedInput], *, takes_tokens: bool = False
+    ) -> Classified:
+        """Return a score per label of each input, in order. Raises as `embed`.
+
+        takes_tokens: or of each token, of a classifier of those.
+        """
+        if self._tokens.serves(model_id):
+            return await self._tokens.classify(model_id, inputs, taken=takes_tokens)
         with self._request(model_id, CLASSIFY) as passes:
-            _check_some(inputs, "input")
+            check_some(inputs, "input")
             loaded = passes.loaded
             ids = await self._encode(loaded, inputs, lambda: _inputs_ids(inputs, loaded))
             scores = await vectors_of(passes, ids)
@@ -88,13 +105,16 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
     async def score_pairs(
         self, model_id: str, first: Sequence[str], second: Sequence[str]
     ) -> PairScores:
-        """Return a score per pair, in order: the classifier's, or the cosine of two embeddings.
+        """Return a score per pair, in order: the classifier's, the cosine of two embeddings, or
+        the MaxSim of their tokens.
 
         first: one text for all pairs, or one per pair. Raises as `embed`.
         """
+        if self._tokens.serves(model_id):
+            return await self._tokens.score_pairs(model_id, first, second)
         with self._request(model_id, RERANK) as passes:
             loaded = passes.loaded
-            _check_pairs(first, second)
+            check_pairs(first, second)
             if loaded.labels:
                 firsts = [*first] * (len(second) if len(first) == 1 else 1)
                 both = [*firsts, *second]
@@ -121,8 +141,8 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
     async def _encode(
         self, loaded: LoadedEmbedder, inputs: Sequence[EmbedInput], work: Callable[[], Ids]
     ) -> Ids:
-        characters = sum(len(each) + _EACH for each in inputs)
-        return await self._encoding.run(to_encode(characters, loaded.tokenizer), work)
+        characters = to_encode(characters_of(inputs), loaded.tokenizer)
+        return await self._encoding.run(characters, work)
 
 
 async def vectors_of(
@@ -131,21 +151,7 @@ async def vectors_of(
     cost: BatchCost | None = None,
 ) -> Vectors:
     """Return the vector of each input, in order. Raises QueueFull, NotLoaded."""
-    batching = passes.loaded.batching[ONLY]
-    room = asyncio.Semaphore(min(_BATCHES_AHEAD * batching.most, batching.queue))
-
-    async def one(ids: Sequence[int]) -> list[float]:
-        async with room:
-            vector = await passes.ask(ids, cost)
-        passes.prompt_tokens += len(ids)
-        return vector
-
-    tasks = [asyncio.ensure_future(one(ids)) for ids in inputs]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
+    return await answers_of(passes, inputs, len, lambda _, vector: vector, cost)
 
 
 def cut(vectors: Vectors, dimensions: int, normalised: bool) -> Vectors:
@@ -163,22 +169,6 @@ def cosines(vectors: Vectors, firsts: int) -> list[float]:
 def _units(vectors: np.ndarray) -> np.ndarray:
     sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(sizes, 1e-12)
-
-
-def _check_some(inputs: Sequence[EmbedInput], param: str) -> None:
-    if not inputs:
-        raise InvalidRequest(f"{param} is empty: send at least one text", param=param)
-
-
-def _check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
-    _check_some(first, "first")
-    _check_some(second, "second")
-    if len(first) not in (1, len(second)):
-        raise InvalidRequest(
-            f"first has {len(first)} texts and second has {len(second)}: send one first text, or "
-            "as many as there are second ones",
-            param="first",
-        )
 
 
 def _inputs_ids(
@@ -205,9 +195,9 @@ def _pairs_ids(
     """Return the ids of each pair, read together. Raises InvalidRequest, PromptTooLong."""
     for param, texts in (("first", first), ("second", second)):
         for index, text in enumerate(dict.fromkeys(texts)):
-            _check_text(text, f"{param}[{index}]", loaded, param)
+            check_text(text, f"{param}[{index}]", loaded, param)
     return [
-        _fitting(loaded.tokenizer.encode_pair(*pair), f"pair {index}", loaded, "second")
+        fitting(loaded.tokenizer.encode_pair(*pair), f"pair {index}", loaded, "second")
         for index, pair in enumerate(zip(first, second, strict=True))
     ]
 
@@ -223,23 +213,6 @@ def _ids(
         raise InvalidRequest(f"{which} is empty: send text or token ids", param=param)
     if not isinstance(given, str):
         check_ids(which, given, loaded.vocab)
-        return _fitting(given, which, loaded, param)
-    _check_text(given, which, loaded, param)
-    return _fitting(loaded.tokenizer.encode(given, prompt_name), which, loaded, param)
-
-
-def _check_text(text: str, which: str, loaded: LoadedEmbedder, param: str) -> None:
-    if not text:
-        raise InvalidRequest(f"{which} is empty: send text", param=param)
-    check_bytes(text, loaded.tokenizer, loaded.max_context, param)
-    check_pieces(text, loaded.tokenizer.encode, loaded.max_context, param)
-
-
-def _fitting(ids: Sequence[int], which: str, loaded: LoadedEmbedder, param: str) -> Sequence[int]:
-    if len(ids) > loaded.max_context:
-        raise PromptTooLong(
-            f"{which} has {len(ids)} tokens and this model's maximum context length is "
-            f"{loaded.max_context} tokens: send it in shorter parts",
-            param=param,
-        )
-    return ids
+        return fitting(given, which, loaded, param)
+    check_text(given, which, loaded, param)
+    return fitting(loaded.tokenizer.encode(given, prompt_name), which, loaded, param)

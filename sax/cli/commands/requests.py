@@ -22,6 +22,7 @@ from sax.command import CommandResult, Results, read_file
 from sax.errors import InvalidRequest
 from sax.fields.table import MOST_TIMEOUT_S
 from sax.format import quoted
+from sax.passes import Aggregation, entities_of
 from sax.speech import (
     FORMATS,
     SoundFormat,
@@ -213,18 +214,35 @@ def rerank(
         yield CommandResult(entry, line)
 
 
-def classify(ctx: typer.Context, model: Model, texts: Texts) -> Results:
-    """Give texts a score per label with a classification model.
+def classify(
+    ctx: typer.Context,
+    model: Model,
+    texts: Texts,
+    aggregation: Annotated[
+        Aggregation,
+        typer.Option(
+            help="How labels of tokens make entities, as in transformers' pipeline.",
+        ),
+    ] = "simple",
+) -> Results:
+    """Give texts a score per label with a classification model, or find entities in them.
 
-    Prints the likeliest label of each text and its score, in order; with --json all of them.
+    Prints the likeliest label of each text and its score, in order; with --json all of them. With a
+    classifier of tokens, prints a line for each entity: its label, its score, where it begins and
+    ends in the text, and its words.
 
     \b
     Examples:
       sax classify /sax/test/sentiment "What a day!" "It rains."
       sax classify /sax/test/sentiment - --json < sentences.txt
     """
+    read = given(texts)
     with open_client(ctx) as client:
-        found = client.classify(model, given(texts))
+        found = client.classify(model, read, takes_tokens=True)
+    for text, tokens in zip(read, found.tokens, strict=False):
+        entities = entities_of(tokens, text, found.labels, aggregation)
+        lines = (f"{e.label}\t{e.score:.6f}\t{e.start}\t{e.end}\t{e.word}" for e in entities)
+        yield CommandResult([asdict(each) for each in entities], "\n".join(lines))
     for scores in found.scores:
         best = max(range(len(scores)), key=scores.__getitem__)
         line = f"{found.labels[best]}\t{scores[best]:.6f}"

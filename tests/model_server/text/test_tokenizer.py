@@ -474,3 +474,19 @@ def test_few_of_a_long_prompts_tokens_are_read(kind: str) -> None:
     prompt = Counting(tokenizer.encode("the park serves " * 1000))
     tokenizer.decoder(after=prompt)
     assert 0 < prompt.read < 10
+
+
+@each_case("kind", [kind for kind in KINDS if kind != "bytes"])
+def test_tokens_are_placed_in_the_text(kind: str) -> None:
+    """Also where the library would take a part of the text for a control, and it is cut in two."""
+    tokenizer = tokenizer_of(kind)
+    assert isinstance(tokenizer, HfTokenizer)
+    control = max(map(tokenizer.token_text, tokenizer.control_ids), key=len, default="")
+    for text in ("the  caf\u00e9, \u4f60", f"a{control}b", ""):
+        placed = tokenizer.encode_placed(text)
+        assert [token.id for token in placed] == tokenizer.encode_framed(text)
+        own = [token for token in placed if not token.special]
+        assert all(0 <= token.start <= token.end <= len(text) for token in own)
+        assert [token.start for token in own] == sorted(token.start for token in own)
+        covered = {at for token in own for at in range(token.start, token.end)}
+        assert {at for at, letter in enumerate(text) if not letter.isspace()} <= covered

@@ -73,3 +73,14 @@ def test_damaged_rules_are_refused(compiled: bytes) -> None:
 def test_any_trie_comes_to_an_end(units: bytes, text: str) -> None:
     units = units[: len(units) // 4 * 4]
     CharsMap(struct.pack("<I", len(units)) + units + b"a\0b\0").apply(text)
+
+
+@given(TEXTS)
+def test_each_new_character_knows_where_it_comes_from(text: str) -> None:
+    rules = CharsMap(COMPILED)
+    made, starts, ends = rules.applied(text)
+    assert made == rules.apply(text)
+    assert len(starts) == len(ends) == len(made)
+    for letter, start, end in zip(made, starts, ends, strict=True):
+        assert letter in by_hand(text[start:end])
+    assert starts == sorted(starts)

@@ -13,7 +13,7 @@ from sax.activity import Activity
 from sax.call_form import HERMES, LFM2, CallForm
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
-from sax.passes import Classified, Embedded, Gradients, PairScores
+from sax.passes import Classified, Embedded, Gradients, PairScores, TokenScores
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.routed_experts import RoutedExpertIds
 from sax.types import (
@@ -502,6 +502,14 @@ def test_inputs_to_embed(
 @given(TEXT, INPUTS)
 def test_inputs_to_classify(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
     assert decode_classify(encode_classify(model_id, inputs)) == (model_id, inputs)
+
+
+def test_vectors_and_scores_of_tokens() -> None:
+    embedded = Embedded([], 3, [[[1.0, 0.5], [2.0, 0.25]], [[3.0, -1.0]], []])
+    assert decode_embedded(encode_embedded(embedded)) == embedded
+    token = TokenScores([0.5, 0.25], 2, 5, continues=True)
+    classified = Classified(("a", "b"), [], 2, [[token, TokenScores([1.0, 0.0], special=True)], []])
+    assert decode_classified(encode_classified(classified)) == classified
 
 
 @given(st.lists(F64), st.dictionaries(TEXT, st.lists(F64, max_size=4), max_size=3))

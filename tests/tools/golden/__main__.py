@@ -48,6 +48,7 @@ KINDS = {
     "media": Kind("media.maker", f"{TORCH} torchvision pillow"),
     "classifiers": Kind("classifiers", TORCH),
     "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),
+    "tokens": Kind("tokens", TORCH),
     "images": Kind("images", f"{TORCH} pillow"),
     "sounds": Kind("sounds", f"{TORCH} tokenizers"),
     "voices": Kind("voices", TORCH),

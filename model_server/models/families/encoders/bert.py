@@ -11,7 +11,14 @@ from typing import Any
 
 from model_server.models.families.encoders.bert_layers import Bert, BertConfig, FirstTokenHead
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe, embedding
+from model_server.models.layers.embedder import (
+    EmbedderFamily,
+    EmbedRecipe,
+    TokenHead,
+    embedding,
+)
+from model_server.models.layers.layers import Linear
+from model_server.models.media.tower_layer import dense
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
@@ -58,9 +65,16 @@ def encoder_recipe(
     def classifier(form: WeightForm, labels: int) -> FirstTokenHead:
         return FirstTokenHead(Bert(sizes, form), sizes.embed, labels, head, form)
 
+    def tagger(form: WeightForm, labels: int) -> TokenHead:
+        kernel, bias = dense("classifier")
+        axes = (None, "embed")
+        head = Linear(labels, sizes.embed, axes, kernel, form=form, bias=bias)
+        return TokenHead(Bert(sizes, form), head)
+
     return EmbedRecipe(
         build=lambda form: Bert(sizes, form),
         build_classifier=classifier,
+        build_tagger=tagger,
         embed=sizes.embed,
         vocab=sizes.vocab,
         unused=_prefixed(submodule, _UNUSED),

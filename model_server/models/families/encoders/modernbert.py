@@ -19,7 +19,13 @@ from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.embedder import POOLINGS, EmbedderFamily, EmbedRecipe, embedding
+from model_server.models.layers.embedder import (
+    POOLINGS,
+    EmbedderFamily,
+    EmbedRecipe,
+    TokenHead,
+    embedding,
+)
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import Embedding, LayerNorm, Linear, Names, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
@@ -50,17 +56,13 @@ class NormedEmbedding(nnx.Module):
         return self.norm(self.table(tokens))
 
 
-class PooledHead(nnx.Module):
-    """An encoder with two layers over the pooled vector of each input."""
+class LabelHead(nnx.Module):
+    """Two layers over a vector, of an input or of a token."""
 
-    def __init__(
-        self, encoder: WholeDecoder, pooling: str, keys: ConfigKeys, labels: int, form: WeightForm
-    ) -> None:
+    def __init__(self, keys: ConfigKeys, labels: int, form: WeightForm) -> None:
         size = keys.whole("hidden_size")
         kernel, bias = ("head.dense.weight",), ("head.dense.bias",)
         biased = keys.flag("classifier_bias")
-        self.encoder = encoder
-        self.pooling = pooling
         self.dense = Linear(
             size, size, (None, "embed"), kernel, form=form, bias=bias if biased else None
         )
@@ -69,13 +71,25 @@ class PooledHead(nnx.Module):
         out, out_bias = ("classifier.weight",), ("classifier.bias",)
         self.out = Linear(labels, size, (None, "embed"), out, form=form, bias=out_bias)
 
+    def __call__(self, vectors: jax.Array) -> jax.Array:
+        """Maps f32[N, D] to logits f32[N, labels]."""
+        return self.out(self.norm(self.activation(self.dense(vectors))))
+
+
+class PooledHead(nnx.Module):
+    """An encoder with a head over the pooled vector of each input."""
+
+    def __init__(self, encoder: WholeDecoder, pooling: str, head: LabelHead) -> None:
+        self.encoder = encoder
+        self.pooling = pooling
+        self.head = head
+
     def __call__(
         self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
     ) -> jax.Array:
         """Maps i32[B, T] and lengths i32[B] to logits f32[B, labels]."""
         there = jnp.arange(tokens.shape[1])[None] < lengths[:, None]
-        vectors = POOLINGS[self.pooling](self.encoder(tokens, lengths), there)
-        return self.out(self.norm(self.activation(self.dense(vectors))))
+        return self.head(POOLINGS[self.pooling](self.encoder(tokens, lengths), there))
 
 
 def fused_attention(
@@ -206,11 +220,15 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Em
     build, pooling = _encoder(keys), keys.only("classifier_pooling", *_POOLINGS)
 
     def classifier(form: WeightForm, labels: int) -> PooledHead:
-        return PooledHead(build(form), pooling, keys, labels, form)
+        return PooledHead(build(form), pooling, LabelHead(keys, labels, form))
+
+    def tagger(form: WeightForm, labels: int) -> TokenHead:
+        return TokenHead(build(form), LabelHead(keys, labels, form))
 
     return EmbedRecipe(
         build=build,
         build_classifier=classifier,
+        build_tagger=tagger,
         embed=keys.whole("hidden_size"),
         vocab=keys.whole("vocab_size"),
         unused=_HEADS,

@@ -149,6 +149,58 @@ async def test_they_may_be_base64_and_of_fewer_dimensions(http: httpx.AsyncClien
     assert entry["data"] == to_base64([2.0, 0.5])
 
 
+@each_case("task", ["token_embed", None])
+async def test_a_late_interaction_model_has_a_vector_per_token(
+    task: str | None, cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    cell.by_token = True
+    body = {"model": "llama", "input": ["a", "bc"], "task": task}
+    data = (await http.post("/pooling", json=body)).json()["data"]
+    assert [each["data"] for each in data] == [[[0.0, 0.5]], [[0.0, 0.5], [1.0, 0.5]]]
+    packed = await http.post("/pooling", json=body | {"encoding_format": "base64"})
+    assert packed.json()["data"][1]["data"] == to_base64([0.0, 0.5, 1.0, 0.5])
+
+
+@each_case(
+    "by_token, task, data",
+    [
+        (True, "token_classify", [[[0.1, 0.8, 0.1], [0.9, 0.1, 0.0]]]),
+        (False, "classify", [[0.5, 0.5]]),
+    ],
+)
+async def test_pooling_gives_scores_of_classes_too(
+    by_token: bool, task: str, data: object, cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    cell.by_token = by_token
+    body = {"model": "llama", "input": "Ab", "task": task}
+    found = (await http.post("/pooling", json=body)).json()["data"]
+    assert [each["data"] for each in found] == data
+
+
+@each_case(
+    "by_token, body, param, says",
+    [
+        (False, {"task": "token_embed"}, "task", "this model's numbers are of each input"),
+        (False, {"task": "token_classify"}, "task", "are of each input"),
+        (True, {"task": "classify"}, "task", "are of each token"),
+        (True, {"task": "token_classify", "dimensions": 2}, "dimensions", "leave one out"),
+    ],
+)
+async def test_a_task_that_the_model_does_not_do_is_refused(
+    by_token: bool,
+    body: dict[str, object],
+    param: str,
+    says: str,
+    cell: FakeCell,
+    http: httpx.AsyncClient,
+) -> None:
+    cell.by_token = by_token
+    reply = await http.post("/pooling", json={"model": "llama", "input": "ab", **body})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert says in reply.json()["error"]["message"]
+
+
 async def test_another_way_of_pooling_is_refused_by_name(http: httpx.AsyncClient) -> None:
     reply = await http.post("/pooling", json={"model": "llama", "input": "a", "task": "score"})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "task")

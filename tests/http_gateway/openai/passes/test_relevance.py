@@ -81,6 +81,10 @@ async def test_texts_and_token_ids_are_classified(path: str, http: httpx.AsyncCl
         ("/v1/score", {"text_1": "a"}, "text_2", "required"),
         ("/v1/classify", {"input": [[]]}, "input", "send text"),
         ("/classify", {"input": "a", "softmax": False}, "softmax", "not supported"),
+        (
+            *("/classify", {"input": "a", "aggregation_strategy": "simple"}),
+            *("aggregation_strategy", "is for classifiers of tokens"),
+        ),
     ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
@@ -90,6 +94,31 @@ async def test_what_cannot_be_honoured_is_refused_by_name(
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
     assert says in answer.json()["error"]["message"]
+
+
+@each_case("path", CLASSIFY_PATHS)
+async def test_a_classifier_of_tokens_finds_entities(
+    path: str, cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    cell.by_token = True
+    none = (await post(http, path, input="a BC")).json()["data"]
+    assert none == [
+        {
+            "index": 0,
+            "entities": [
+                {"entity": "I-NAME", "index": 2, "score": 0.7, "word": "B", "start": 2, "end": 3},
+                {"entity": "I-NAME", "index": 3, "score": 0.7, "word": "C", "start": 3, "end": 4},
+            ],
+        }
+    ]
+    asked = {"input": ["ABCDEF", "a"], "aggregation_strategy": "simple", "ignore_labels": []}
+    first, second = (await post(http, path, **asked)).json()["data"]
+    found = [(e["entity_group"], e["word"], e["start"], e["end"]) for e in first["entities"]]
+    assert found == [("NAME", "ABCD", 0, 4), ("NAME", "EF", 4, 6)]
+    assert [each["entity_group"] for each in second["entities"]] == ["O"]
+    ids = await post(http, path, input=[[5]])
+    assert ids.status_code == 400
+    assert "send texts" in ids.json()["error"]["message"]
 
 
 async def test_the_cells_refusals_pass_through(cell: FakeCell, http: httpx.AsyncClient) -> None:

@@ -110,7 +110,7 @@ def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
     [
         ({"kinds": (*KINDS[:2], "LSTM")}, "lists Transformer, Pooling, LSTM"),
         ({"kinds": (*KINDS, "Dense")}, "lists Transformer, Pooling, Normalize, Dense"),
-        ({"kinds": ("Transformer", "Dense")}, "lists Transformer, Dense"),
+        ({"kinds": ("Transformer", "WordWeights")}, "lists Transformer, WordWeights"),
         ({"kinds": ("WordEmbeddings", "Pooling")}, "lists WordEmbeddings, Pooling"),
         ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "pooling by mean_sqrt_len"),
         (
