@@ -54,9 +54,41 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-# model_type -> other spellings of parts of names -> the one that the family reads. transformers
-# takes all of Hy4's, wherever `hc_pre` stands in a name.
+# model_type -> other spellings of parts of names -> the one that the family reads; without a dot in
+# front: of the beginning. transformers takes all of Hy4's, wherever `hc_pre` stands in a name.
 _SPELLINGS: Mapping[str, Mapping[str, str]] = {
+    "deepseek_v4": {
+        "layers.": "model.layers.",
+        "embed.": "model.embed_tokens.",
+        "norm.": "model.norm.",
+        "head.": "lm_head.",
+        "hc_head_": "model.hc_head.hc_",
+        ".attn.": ".self_attn.",
+        ".ffn.": ".mlp.",
+        ".attn_norm.": ".input_layernorm.",
+        ".ffn_norm.": ".post_attention_layernorm.",
+        ".hc_attn_": ".attn_hc.",
+        ".hc_ffn_": ".ffn_hc.",
+        ".attn_sink": ".sinks",
+        ".indexer.compressor.": ".compressor.indexer.",
+        ".self_attn.indexer.weights_proj.": ".self_attn.compressor.indexer.scorer.weights_proj.",
+        ".self_attn.indexer.wq_b.": ".self_attn.compressor.indexer.q_b_proj.",
+        ".self_attn.norm.": ".self_attn.kv_norm.",
+        ".compressor.norm.": ".compressor.kv_norm.",
+        ".indexer.norm.": ".indexer.kv_norm.",
+        ".ape": ".position_bias",
+        ".q_norm.": ".q_a_norm.",
+        ".wq_a.": ".q_a_proj.",
+        ".wq_b.": ".q_b_proj.",
+        ".wkv.": ".kv_proj.",
+        ".wgate.": ".gate_proj.",
+        ".wo_a.": ".o_a_proj.",
+        ".wo_b.": ".o_b_proj.",
+        ".gate.bias": ".gate.e_score_correction_bias",
+        ".shared_experts.w1.": ".shared_experts.gate_proj.",
+        ".shared_experts.w2.": ".shared_experts.down_proj.",
+        ".shared_experts.w3.": ".shared_experts.up_proj.",
+    },
     "hy_v4": {
         ".hc_pre.hc_": ".hc_",
         ".learnable_sink_param": ".sinks",
@@ -64,7 +96,7 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ".hc_head_": ".hc_",
         ".attn_hc.": ".hc_attn_layer.hc_",
         ".ffn_hc.": ".hc_mlp_layer.hc_",
-    }
+    },
 }
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio", "voxtral")
@@ -140,7 +172,10 @@ def _renamed(checkpoint: Checkpoint) -> Checkpoint:
 
     def own(name: str) -> str:
         for other, kept in spellings.items():
-            name = name.replace(other, kept)
+            if other.startswith("."):
+                name = name.replace(other, kept)
+            elif name.startswith(other):
+                name = kept + name.removeprefix(other)
         return name
 
     names = {own(name): name for name in checkpoint.names()}

@@ -36,7 +36,8 @@ from sax.errors import CheckpointError
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
 # The first releases of compressed-tensors called it the latter.
 _QUANTISED = ("quantization_config", "compression_config")
-_TOKEN_MAP = "d2t"  # of a draft head: whole numbers, which float32 holds as they are
+# Of a draft head, and of experts by token: whole numbers, which float32 holds as they are.
+_TABLES = ("d2t", "tid2eid")
 
 
 class SafetensorsCheckpoint:
@@ -76,7 +77,7 @@ class SafetensorsCheckpoint:
         if name in self._packed:
             return "float32"
         tensor = self._stored.find(name)
-        if name == _TOKEN_MAP:
+        if _is_table(name):
             return "float32"
         if tensor.dtype not in DTYPES:
             raise CheckpointError(
@@ -96,7 +97,8 @@ class SafetensorsCheckpoint:
         if packed is None:
             self.dtype(name)  # raises for integer tensors
             found = self._stored.read(name, region, out)
-            return found.astype(np.float32) if found.dtype == np.float64 else found
+            widened = found.dtype == np.float64 or (out is None and _is_table(name))
+            return found.astype(np.float32) if widened else found
         *rows, columns = region or whole(packed.shape)
         step = packed.step
         start, stop = columns.start // step * step, -(-columns.stop // step) * step
@@ -126,6 +128,10 @@ class SafetensorsCheckpoint:
 
     def close(self) -> None:
         self._stored.close()
+
+
+def _is_table(name: str) -> bool:
+    return name.rpartition(".")[2] in _TABLES
 
 
 def _quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
