@@ -18,7 +18,7 @@ SHARES = "glm_moe_dsa"  # also between layers
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["deepseek_v32", SHARES])
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", SHARES])
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)
     loaded = make_loader(CONFIG)(spec(checkpoint), quiet)

@@ -69,7 +69,9 @@ WEIGHTS: dict[str, dict[str, object]] = {
 DAILY = ("bfloat16", "int8", "int4", "float32")
 # docs/explanation/exactness.md says why: XLA attends to chosen tokens; last bits that differed.
 NOT_PROMISED = {
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4", "minimax_m3"), tuple(WEIGHTS)),
+    **dict.fromkeys(
+        ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "hy_v4", "minimax_m3"), tuple(WEIGHTS)
+    ),
     "cohere2_moe": ("int8",),
     "falcon_h1": ("int8", "int4", "float32"),
     "gemma3n": ("int8", "int4"),
