@@ -30,7 +30,7 @@ class Compression(NamedTuple):
     seen: int  # tokens that it is made of, the last ones up to its own
 
 
-class Places(NamedTuple):
+class RowPages(NamedTuple):
     """Where rows of a flat batch that are read together have their pages."""
 
     rows: slice
@@ -39,7 +39,7 @@ class Places(NamedTuple):
     limits: jax.Array  # i32[N, C], as in `PagedBatch`
 
 
-class Parts(NamedTuple):
+class EntryParts(NamedTuple):
     """What entries are made of."""
 
     numbers: jax.Array  # f32[M, seen, W]
@@ -47,14 +47,14 @@ class Parts(NamedTuple):
     first: jax.Array  # i32[M]: position of the first token that the entry stands for
 
 
-MakeEntries = Callable[[Parts], jax.Array]  # f32[M, Q + I]: I numbers to choose by
+MakeEntries = Callable[[EntryParts], jax.Array]  # f32[M, Q + I]: I numbers to choose by
 
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
     """Pages of one layer during a step, with the new tokens written."""
 
-    groups: tuple[Places, ...]
+    groups: tuple[RowPages, ...]
     near: LayerPages
     lasting: LayerPages | None  # None: there are no entries, or none yet of whole inputs
     passing: bool = False  # True: pages of whole inputs, of which nothing is left
@@ -85,7 +85,7 @@ class Compressed:
     ) -> jax.Array:
         """Return f32[T, H, Q], mixed of near tokens and entries."""
 
-        def mixed(group: Places) -> jax.Array:
+        def mixed(group: RowPages) -> jax.Array:
             queries, near = _shaped(q, group), self.near._replace(values=None, value_scales=None)
             seen = xla.nothing_seen(queries, 1, q.shape[2], sinks)
             seen = xla.seen_on(
@@ -140,11 +140,11 @@ def compressed(
     near = write(near, keys, parts, windows.pages, windows.offsets)
     decodes = batch.decode_tables.shape[0]
     groups = [
-        Places(slice(0, decodes), windows.decode_tables, batch.decode_tables, batch.decode_limits)
+        RowPages(slice(0, decodes), windows.decode_tables, batch.decode_tables, batch.decode_limits)
     ]
     if batch.block_tables.shape[0]:
         tables = windows.block_tables, batch.block_tables
-        groups.append(Places(slice(decodes, None), *tables, batch.block_limits))
+        groups.append(RowPages(slice(decodes, None), *tables, batch.block_limits))
     return Compressed(tuple(groups), near, lasting)
 
 
@@ -159,11 +159,11 @@ def _of_whole(batch: PagedBatch, keys: jax.Array, parts: jax.Array | None, rate:
 
     near = LayerPages(page(keys).swapaxes(2, 3), None if parts is None else page(parts))
     tables = jnp.arange(inputs)[:, None]
-    group = Places(slice(None), tables, tables, batch.block_limits)
+    group = RowPages(slice(None), tables, tables, batch.block_limits)
     return Compressed((group,), near, None, passing=True)
 
 
-def _shaped(flat: jax.Array, group: Places) -> jax.Array:
+def _shaped(flat: jax.Array, group: RowPages) -> jax.Array:
     return flat[group.rows].reshape(group.limits.shape[0], -1, *flat.shape[1:])
 
 
@@ -175,7 +175,9 @@ def _ends(limits: jax.Array, rate: int) -> jax.Array:
     return jnp.where((ends <= limits.max(1, keepdims=True)) & (ends > 0), ends, 0)
 
 
-def _parts(near: LayerPages, group: Places, ends: jax.Array, compression: Compression) -> Parts:
+def _parts(
+    near: LayerPages, group: RowPages, ends: jax.Array, compression: Compression
+) -> EntryParts:
     """Gather what the entries with these ends, i32[N, E], are made of; M is N E."""
     values, scales = near.values, near.value_scales
     assert values is not None, "near pages have what entries are made of"
@@ -189,7 +191,7 @@ def _parts(near: LayerPages, group: Places, ends: jax.Array, compression: Compre
         numbers = numbers * scales.at[where].get(mode="promise_in_bounds")[..., None]
     there = (at >= 0) & (ends > 0)[..., None]
     count = ends.size
-    return Parts(
+    return EntryParts(
         numbers.reshape(count, seen, -1),
         there.reshape(count, seen),
         jnp.maximum(ends - rate, 0).reshape(-1),

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import lax
 
 from model_server.kernels.chosen import Choosing
-from model_server.kernels.compressed import Compression, Parts, compressed
+from model_server.kernels.compressed import Compression, EntryParts, compressed
 from model_server.kernels.cpu.tiles import dense_product
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape, LayerPages
@@ -115,7 +115,7 @@ class Compressor(nnx.Module):
         """Maps f32[T, D] to what tokens give: values and scores, f32[T, 1, W]."""
         return jnp.concatenate([self.values(x), self.scores(x)], axis=-1)[:, None]
 
-    def entries(self, parts: Parts) -> jax.Array:
+    def entries(self, parts: EntryParts) -> jax.Array:
         """Return f32[M, size]."""
         values, scores = jnp.split(parts.numbers, 2, axis=-1)
         overlaps, size, rate = self.shape.overlaps, self.size, self.shape.rate
@@ -249,7 +249,7 @@ class CompressedAttention(nnx.Module):
             return parts
         return jnp.concatenate([parts, self.indexer.compressor.parts(x)], axis=-1)
 
-    def _entries(self, parts: Parts) -> jax.Array:
+    def _entries(self, parts: EntryParts) -> jax.Array:
         """f32[M, Q + I]: entries and the indexer's keys of them."""
         assert self.compressor is not None, "it makes entries"
         if self.indexer is None:
