@@ -35,7 +35,7 @@ def paged_attention(
     return mixture_of(seen_on(begun, q, layer, tables, limits, **scores), q, limits)
 
 
-class RunningSoftmax(NamedTuple):
+class SoftmaxSoFar(NamedTuple):
     """Running softmax of rows, which are the queries of all heads that share a KV head."""
 
     highest: jax.Array  # f32[N, K, rows]: of the scores
@@ -43,15 +43,13 @@ class RunningSoftmax(NamedTuple):
     output: jax.Array  # f32[N, K, rows, W]: weighted values
 
 
-def nothing_seen(
-    q: jax.Array, kv_heads: int, width: int, sinks: jax.Array | None
-) -> RunningSoftmax:
+def nothing_seen(q: jax.Array, kv_heads: int, width: int, sinks: jax.Array | None) -> SoftmaxSoFar:
     """Return what queries f32[N, C, H, Q] have before any page is seen; width: W of a value."""
     n, c, h, _ = q.shape
-    return RunningSoftmax(*_nothing(sinks, (n, kv_heads, c * h // kv_heads), width))
+    return SoftmaxSoFar(*_nothing(sinks, (n, kv_heads, c * h // kv_heads), width))
 
 
-def mixture_of(seen: RunningSoftmax, q: jax.Array, limits: jax.Array) -> jax.Array:
+def mixture_of(seen: SoftmaxSoFar, q: jax.Array, limits: jax.Array) -> jax.Array:
     """Return f32[N, C, H, W], what queries f32[N, C, H, Q] with limits i32[N, C] attended to."""
     n, c, h, _ = q.shape
     kv_heads, width = seen.output.shape[1], seen.output.shape[3]
@@ -63,7 +61,7 @@ def mixture_of(seen: RunningSoftmax, q: jax.Array, limits: jax.Array) -> jax.Arr
 
 
 def seen_on(
-    before: RunningSoftmax,
+    before: SoftmaxSoFar,
     q: jax.Array,  # f32[N, C, H, Q]: compared with the first Q numbers of a key
     layer: LayerPages,
     tables: jax.Array,  # i32[N, S/G]
@@ -77,7 +75,7 @@ def seen_on(
     # bool[N, C, S]: the tokens each query attends to, or bool[N, J, C, S]: by groups of its heads;
     # None: all
     chosen: jax.Array | None = None,
-) -> RunningSoftmax:
+) -> SoftmaxSoFar:
     """Attend to these pages, too."""
     n, c, h, d = q.shape
     _, kv_heads, _, page_size = layer.keys.shape
@@ -90,7 +88,7 @@ def seen_on(
     row_reach = row_limits if ahead is None else jnp.tile(reach, (1, h // kv_heads))
     first = _first_pages(limits, window, chunk, page_size)
 
-    def one_page(index: jax.Array, carry: RunningSoftmax) -> RunningSoftmax:
+    def one_page(index: jax.Array, carry: SoftmaxSoFar) -> SoftmaxSoFar:
         highest, total, output = carry
         pages, start = _page_of(tables, first, index, page_size)
         keys, values, key_scales, value_scales = _gathered(layer, pages)
@@ -127,7 +125,7 @@ def seen_on(
         output = output * decay[..., None] + jnp.einsum(
             form, scaled, values, preferred_element_type=jnp.float32
         )
-        return RunningSoftmax(new_highest, total * decay + weights.sum(-1), output)
+        return SoftmaxSoFar(new_highest, total * decay + weights.sum(-1), output)
 
     ends = (reach.max(1) + page_size - 1) // page_size
     trips = jnp.max(ends if first is None else ends - first)
