@@ -56,7 +56,7 @@ class CompressedShape:
     heads: int
     head_dim: int
     query_latent: int
-    groups: int  # of heads, which are projected back in two steps
+    groups: int  # of what heads find, which is projected back in two steps
     group_latent: int
     window: int  # tokens that a query sees as they are
     epsilon: float

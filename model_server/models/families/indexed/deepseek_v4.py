@@ -179,11 +179,11 @@ KEYS = KnownKeys(
     ),
     {
         **ignored("expert_dtype"),  # checked where the weights are read
-        **ignored("num_nextn_predict_layers"),
+        # All heads share one vector, whatever the second says.
+        **ignored("num_nextn_predict_layers", "num_key_value_heads"),
         "attention_bias": one_of(False),
         "mlp_bias": one_of(False),
         "norm_topk_prob": one_of(True),
-        "num_key_value_heads": one_of(1),
         "topk_method": one_of("noaux_tc"),
     },
 )
@@ -348,10 +348,12 @@ def _shapes(keys: ConfigKeys) -> dict[str, CompressedShape]:
     """Return the shape of attention by kind. Raises CheckpointError."""
     heads, groups, rates = keys.whole("num_attention_heads"), keys.whole("o_groups"), _rates(keys)
     size, rotated = keys.whole("index_head_dim"), _rotated(keys)
-    if heads % groups or size < rotated:
+    found = heads * keys.whole("head_dim")
+    if found % groups or size < rotated:
         raise CheckpointError(
             f"config.json has o_groups = {groups} and index_head_dim = {size}; the {keys.family} "
-            f"family needs a divisor of {heads} heads, and the {rotated} numbers that rotate"
+            f"family needs a divisor of the {found} numbers that heads find, and the {rotated} "
+            "that rotate"
         )
     plain = CompressedShape(
         embed=keys.whole("hidden_size"),

@@ -69,7 +69,7 @@ def test_what_is_not_computed_is_refused() -> None:
         ({"compress_ratios": [0, 4]}, "compress_ratios"),
         ({"compress_rates": {ALL: 1}, "compress_rate_hca": None}, "from 2"),
         ({"compress_rates": {NEAR: 4}}, "compress_rates"),
-        ({"o_groups": 3}, "o_groups = 3"),
+        ({"o_groups": 5}, "o_groups = 5"),
         ({"index_head_dim": 6}, "index_head_dim = 6"),
         ({"n_shared_experts": 2}, "n_shared_experts"),
         ({"norm_topk_prob": False}, "norm_topk_prob"),
