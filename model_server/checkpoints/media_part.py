@@ -15,7 +15,7 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import CheckpointView, view_of
-from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.files import read_json
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ _INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor"}
 _PARTS = (
     *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
     *("audio_tower.", "embed_audio.", "embed_vision."),
+    *("audio_adapter.", "audio_encoder.", "vision_encoder."),
     *("mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
 )
 # Prefix in published files -> as transformers 5 writes it.

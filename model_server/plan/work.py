@@ -289,7 +289,7 @@ def _parts(layer: Any) -> list[Any]:
 
 
 def _layer(parts: list[Any], memory: Memory) -> LayerType:
-    kinds = Attention | CompressedAttention | LentAttention
-    windows = [part.shape.window for part in parts if isinstance(part, kinds)]
+    attend = (Attention, CompressedAttention, LatentAttention, LentAttention)
+    windows = [part.shape.window for part in parts if isinstance(part, attend)]
     routed = any(isinstance(part, Router) for part in parts)
     return LayerType(windows[0] if windows else None, routed, memory)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from model_server.checkpoints.files import read_json
 from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
@@ -25,7 +26,6 @@ from model_server.checkpoints.huggingface.safetensors_header import (
     raise_error,
 )
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
 from model_server.text.chat_template import ChatTemplate
@@ -36,8 +36,9 @@ from sax.errors import CheckpointError
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
 # The first releases of compressed-tensors called it the latter.
 _QUANTISED = ("quantization_config", "compression_config")
-# Of a draft head, and of experts by token: whole numbers, which float32 holds as they are.
-_TABLES = ("d2t", "tid2eid")
+# Whole numbers: of a draft head and of experts by token, which float32 holds as they are, and what
+# tables of n-grams are read by, which is compared as it is stored (see as_published.py).
+_WHOLE = ("d2t", "tid2eid", "layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
 
 
 class SafetensorsCheckpoint:
@@ -77,7 +78,7 @@ class SafetensorsCheckpoint:
         if name in self._packed:
             return "float32"
         tensor = self._stored.find(name)
-        if _is_table(name):
+        if name.rpartition(".")[2] in _WHOLE:
             return "float32"
         if tensor.dtype not in DTYPES:
             raise CheckpointError(
@@ -97,8 +98,7 @@ class SafetensorsCheckpoint:
         if packed is None:
             self.dtype(name)  # raises for integer tensors
             found = self._stored.read(name, region, out)
-            widened = found.dtype == np.float64 or (out is None and _is_table(name))
-            return found.astype(np.float32) if widened else found
+            return found.astype(np.float32) if found.dtype == np.float64 else found
         *rows, columns = region or whole(packed.shape)
         step = packed.step
         start, stop = columns.start // step * step, -(-columns.stop // step) * step
@@ -128,10 +128,6 @@ class SafetensorsCheckpoint:
 
     def close(self) -> None:
         self._stored.close()
-
-
-def _is_table(name: str) -> bool:
-    return name.rpartition(".")[2] in _TABLES
 
 
 def _quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any] | None:

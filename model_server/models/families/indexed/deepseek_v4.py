@@ -20,6 +20,8 @@ from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape, HeadShape, LayerPages
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
+from model_server.models.families.indexed.hy_v4 import StreamsNorm, StreamWeights, stream_weights
+from model_server.models.families.recurrent.glm5_next import MixingConnection
 from model_server.models.families.ropes import rotated_part
 from model_server.models.families.sigmoid_experts import RoutedNames, routed_ffw
 from model_server.models.known_keys import DECODER, KnownKeys, ignored, one_of
@@ -31,8 +33,8 @@ from model_server.models.layers.compressed_attention import (
 )
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.experts import RoutedFeedForward
-from model_server.models.layers.hyper_connections import MixedStreams, StreamsNorm, StreamWeights
-from model_server.models.layers.layers import BoundedGate, Names, run_layer
+from model_server.models.layers.layers import BoundedGate, run_layer
+from model_server.models.layers.lending.per_layer import FinalStream
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import (
     SCORINGS,
@@ -70,7 +72,7 @@ class CompressedLayer(nnx.Module):
         attention: CompressedAttention,
         before_ffw: nnx.Module,
         ffw: nnx.Module,
-        streams: Sequence[MixedStreams],  # of attention and feed-forward
+        streams: Sequence[MixingConnection],  # of attention and feed-forward
     ) -> None:
         self.before_attention = before_attention
         self.attention = attention
@@ -229,8 +231,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         for entries in ((False,) if kind == _NEAR else (True, False))
     ]
     streams, embed = keys.whole("hc_mult"), keys.whole("hidden_size")
-    weights = {"epsilon": keys.number("rms_norm_eps"), "least": keys.number("hc_eps")}
-    rounds = keys.whole("hc_sinkhorn_iters")
+    shares, rounds = (1, 1, streams), keys.whole("hc_sinkhorn_iters")
 
     def layer(index: int, form: WeightForm) -> nnx.Module:
         at, entries = parts[index]
@@ -243,7 +244,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             norm_of(keys, f"{name}.post_attention_layernorm"),
             (hashed if by_token[at] else routed)(name, form),
             [
-                MixedStreams(embed, streams, _sources(f"{name}.{part}."), rounds=rounds, **weights)
+                stream_weights(MixingConnection, keys, shares, f"{name}.{part}", rounds=rounds)
                 for part in ("attn_hc", "ffn_hc")
             ],
         )
@@ -254,9 +255,11 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shape=_cached(keys),
         ropes=[near if kinds[at] == _NEAR else far for at, _ in parts],
         layer=layer,
-        norm=lambda name: StreamsNorm(
-            StreamWeights(embed, streams, (streams,), _sources("model.hc_head.hc_"), **weights),
-            norm_of(keys, name),
+        norm=lambda name: FinalStream(
+            StreamsNorm(
+                stream_weights(StreamWeights, keys, (1,), "model.hc_head.hc"), norm_of(keys, name)
+            ),
+            streams * embed,
         ),
         windows=[None if entries else shapes[kinds[at]].reach for at, entries in parts],
         kind=partial(CompressedDecoder, streams=streams),
@@ -433,11 +436,6 @@ def _ffws(keys: ConfigKeys) -> tuple[BuildFfw, BuildFfw]:
         return HashedFeedForward(router, made.experts, made.shared)
 
     return routed, hashed
-
-
-def _sources(name: str) -> list[Names]:
-    """Names of a matrix, offsets and factors."""
-    return [(f"{name}{part}",) for part in ("fn", "base", "scale")]
 
 
 FAMILY = Family("deepseek_v4", ("deepseek_v4",), "DeepSeek-V4", configure, own_types_only=True)
