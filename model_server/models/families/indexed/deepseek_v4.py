@@ -20,8 +20,12 @@ from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape, HeadShape, LayerPages
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
-from model_server.models.families.indexed.hy_v4 import StreamsNorm, StreamWeights, stream_weights
-from model_server.models.families.recurrent.glm5_next import MixingConnection
+from model_server.models.families.indexed.hy_v4 import (
+    MixingConnection,
+    StreamsNorm,
+    StreamWeights,
+    stream_weights,
+)
 from model_server.models.families.ropes import rotated_part
 from model_server.models.families.sigmoid_experts import RoutedNames, routed_ffw
 from model_server.models.known_keys import DECODER, KnownKeys, ignored, one_of
