@@ -58,9 +58,42 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-# model_type -> other spellings of parts of names -> the one that the family reads. transformers
-# takes all of Hy4's, wherever `hc_pre` stands in a name. Mistral Large 4's are Mistral's own.
+# model_type -> other spellings of parts of names -> the one that the family reads; without a dot in
+# front: of the beginning. transformers takes all of Hy4's, wherever `hc_pre` stands in a name.
+# Mistral Large 4's are Mistral's own.
 _SPELLINGS: Mapping[str, Mapping[str, str]] = {
+    "deepseek_v4": {
+        "layers.": "model.layers.",
+        "embed.": "model.embed_tokens.",
+        "norm.": "model.norm.",
+        "head.": "lm_head.",
+        "hc_head_": "model.hc_head.hc_",
+        ".attn.": ".self_attn.",
+        ".ffn.": ".mlp.",
+        ".attn_norm.": ".input_layernorm.",
+        ".ffn_norm.": ".post_attention_layernorm.",
+        ".hc_attn_": ".attn_hc_",
+        ".hc_ffn_": ".ffn_hc_",
+        ".attn_sink": ".sinks",
+        ".indexer.compressor.": ".compressor.indexer.",
+        ".self_attn.indexer.weights_proj.": ".self_attn.compressor.indexer.scorer.weights_proj.",
+        ".self_attn.indexer.wq_b.": ".self_attn.compressor.indexer.q_b_proj.",
+        ".self_attn.norm.": ".self_attn.kv_norm.",
+        ".compressor.norm.": ".compressor.kv_norm.",
+        ".indexer.norm.": ".indexer.kv_norm.",
+        ".ape": ".position_bias",
+        ".q_norm.": ".q_a_norm.",
+        ".wq_a.": ".q_a_proj.",
+        ".wq_b.": ".q_b_proj.",
+        ".wkv.": ".kv_proj.",
+        ".wgate.": ".gate_proj.",
+        ".wo_a.": ".o_a_proj.",
+        ".wo_b.": ".o_b_proj.",
+        ".gate.bias": ".gate.e_score_correction_bias",
+        ".shared_experts.w1.": ".shared_experts.gate_proj.",
+        ".shared_experts.w2.": ".shared_experts.down_proj.",
+        ".shared_experts.w3.": ".shared_experts.up_proj.",
+    },
     "hy_v4": {
         ".hc_pre.hc_": ".hc_",
         ".learnable_sink_param": ".sinks",
@@ -70,6 +103,11 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ".ffn_hc.": ".hc_mlp_layer.hc_",
     },
     "mistral_large4": {
+        "layers.": "model.layers.",
+        "lerope.": "model.rotary_emb.",
+        "norm.": "model.norm.",
+        "output.": "lm_head.",
+        "tok_embeddings.": "model.embed_tokens.",
         ".attention.": ".self_attn.",
         ".attention_norm.": ".input_layernorm.",
         ".ffn_norm.": ".post_attention_layernorm.",
@@ -88,16 +126,6 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ".w2.": ".down_proj.",
         ".w3.": ".up_proj.",
     },
-}
-# model_type -> first part of names -> those of a text model.
-_ROOTS: Mapping[str, Mapping[str, str]] = {
-    "mistral_large4": {
-        "layers.": "model.layers.",
-        "lerope.": "model.rotary_emb.",
-        "norm.": "model.norm.",
-        "output.": "lm_head.",
-        "tok_embeddings.": "model.embed_tokens.",
-    }
 }
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio", "voxtral")
@@ -171,17 +199,16 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 def _renamed(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint with one name for each part, where files have several."""
     kind = str(checkpoint.config.get("model_type"))
-    spellings, roots = _SPELLINGS.get(kind), _ROOTS.get(kind, {})
+    spellings = _SPELLINGS.get(kind)
     if spellings is None:
         return checkpoint
 
     def own(name: str) -> str:
-        for root, kept in roots.items():
-            if name.startswith(root):
-                name = kept + name.removeprefix(root)
-                break
         for other, kept in spellings.items():
-            name = name.replace(other, kept)
+            if other.startswith("."):
+                name = name.replace(other, kept)
+            elif name.startswith(other):
+                name = kept + name.removeprefix(other)
         return name
 
     names = {own(name): name for name in checkpoint.names()}

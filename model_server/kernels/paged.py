@@ -103,7 +103,7 @@ class PagedBatch:
 
         Arguments are those of `states.places_of`.
         """
-        of = self._in_windows()
+        of = self.in_windows()
         tables = of.decode_tables, of.decode_limits, of.block_tables, of.block_limits
         return replace(self, states=places_of(*tables, page_size, draft_pages))
 
@@ -128,7 +128,7 @@ class PagedBatch:
 
         Arguments are those of `NewTokens` and `Scores`.
         """
-        batch = self if window is None and chunk is None else self._in_windows()
+        batch = self if window is None and chunk is None else self.in_windows()
         scores = Scores(scale, softcap, window, sinks, chunk)
         return self.kernel.attend(batch, layer, NewTokens(q, k, v), scores)
 
@@ -146,7 +146,8 @@ class PagedBatch:
             return advance_whole(blank, inputs, counts, step), held
         return advance(held, self.states, blank, inputs, counts, step, self.kernel)
 
-    def _in_windows(self) -> PagedBatch:
+    def in_windows(self) -> PagedBatch:
+        """Return the batch by the pages of layers with a window."""
         if self.window_tables is None:
             return self
         places = {

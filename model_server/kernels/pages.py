@@ -53,6 +53,7 @@ class HeadShape(NamedTuple):
     kv_heads: int
     key_dim: int
     value_dim: int
+    every: int = 1  # tokens for which one is cached: the last of them says its page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,11 @@ class CacheShape:
         if self.is_kept(index):
             return (jax.ShapeDtypeStruct((pages + 1, page_size, self.kept), kept_dtype(dtype)),)
         other = self.others[index] if self.others else None
-        made = self if other is None else replace(self, **other._asdict())
-        return shapes(made, pages, page_size, dtype)
+        if other is None:
+            return shapes(self, pages, page_size, dtype)
+        heads, keys, values, every = other
+        made = replace(self, kv_heads=heads, key_dim=keys, value_dim=values)
+        return shapes(made, pages, -(-page_size // every), dtype)
 
     def axes(self, index: int) -> tuple[str | None, ...]:
         """Logical axis of the second dimension of each array of a layer's state."""

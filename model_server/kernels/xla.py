@@ -8,6 +8,8 @@ to 8 times slower at 32 sequences, because that copy goes through memory.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -24,20 +26,59 @@ def paged_attention(
     tables: jax.Array,  # i32[N, S/G]
     limits: jax.Array,  # i32[N, C]
     *,
+    sinks: jax.Array | None = None,
+    **scores: Any,  # as of `seen_on`
+) -> jax.Array:
+    """As `reference.paged_attention`, up to the order of additions."""
+    width = q.shape[3] if layer.values is None else layer.values.shape[3]
+    begun = nothing_seen(q, layer.keys.shape[1], width, sinks)
+    return mixture_of(seen_on(begun, q, layer, tables, limits, **scores), q, limits)
+
+
+class SoftmaxSoFar(NamedTuple):
+    """Running softmax of rows, which are the queries of all heads that share a KV head."""
+
+    highest: jax.Array  # f32[N, K, rows]: of the scores
+    total: jax.Array  # f32[N, K, rows]: of the weights
+    output: jax.Array  # f32[N, K, rows, W]: weighted values
+
+
+def nothing_seen(q: jax.Array, kv_heads: int, width: int, sinks: jax.Array | None) -> SoftmaxSoFar:
+    """Return what queries f32[N, C, H, Q] have before any page is seen; width: W of a value."""
+    n, c, h, _ = q.shape
+    return SoftmaxSoFar(*_nothing(sinks, (n, kv_heads, c * h // kv_heads), width))
+
+
+def mixture_of(seen: SoftmaxSoFar, q: jax.Array, limits: jax.Array) -> jax.Array:
+    """Return f32[N, C, H, W], what queries f32[N, C, H, Q] with limits i32[N, C] attended to."""
+    n, c, h, _ = q.shape
+    kv_heads, width = seen.output.shape[1], seen.output.shape[3]
+    # A padding row saw only masked scores, so its weights are exp(0); zero it by its limit.
+    there = (jnp.tile(limits, (1, h // kv_heads)) > 0)[:, None, :, None]
+    output = jnp.where(there, seen.output / jnp.maximum(seen.total, 1e-30)[..., None], 0.0)
+    output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
+    return output.reshape(n, c, h, width)
+
+
+def seen_on(
+    before: SoftmaxSoFar,
+    q: jax.Array,  # f32[N, C, H, Q]: compared with the first Q numbers of a key
+    layer: LayerPages,
+    tables: jax.Array,  # i32[N, S/G]
+    limits: jax.Array,  # i32[N, C]
+    *,
     scale: float,
     softcap: float | None = None,
     window: int | None = None,
-    sinks: jax.Array | None = None,
     chunk: int | None = None,
     ahead: jax.Array | None = None,  # i32[N, C]
     # bool[N, C, S]: the tokens each query attends to, or bool[N, J, C, S]: by groups of its heads;
     # None: all
     chosen: jax.Array | None = None,
-) -> jax.Array:
-    """As `reference.paged_attention`, up to the order of additions."""
+) -> SoftmaxSoFar:
+    """Attend to these pages, too."""
     n, c, h, d = q.shape
     _, kv_heads, _, page_size = layer.keys.shape
-    width = d if layer.values is None else layer.values.shape[3]
     rows = c * h // kv_heads
     # Heads before queries: rows stay sharded if a mesh shards the heads of one KV head.
     queries = (q * scale).reshape(n, c, kv_heads, -1, d).transpose(0, 2, 3, 1, 4)
@@ -47,10 +88,11 @@ def paged_attention(
     row_reach = row_limits if ahead is None else jnp.tile(reach, (1, h // kv_heads))
     first = _first_pages(limits, window, chunk, page_size)
 
-    def one_page(index, carry):
+    def one_page(index: jax.Array, carry: SoftmaxSoFar) -> SoftmaxSoFar:
         highest, total, output = carry
         pages, start = _page_of(tables, first, index, page_size)
         keys, values, key_scales, value_scales = _gathered(layer, pages)
+        keys = keys[:, :, :d]
         scores = jnp.einsum("nkrd,nkdg->nkrg", queries, keys, preferred_element_type=jnp.float32)
         if key_scales is not None:
             scores = scores * key_scales[:, :, None]
@@ -83,18 +125,11 @@ def paged_attention(
         output = output * decay[..., None] + jnp.einsum(
             form, scaled, values, preferred_element_type=jnp.float32
         )
-        return new_highest, total * decay + weights.sum(-1), output
+        return SoftmaxSoFar(new_highest, total * decay + weights.sum(-1), output)
 
-    start = _nothing(sinks, (n, kv_heads, rows), width)
     ends = (reach.max(1) + page_size - 1) // page_size
     trips = jnp.max(ends if first is None else ends - first)
-    _, total, output = lax.fori_loop(0, trips, one_page, start)
-    # A padding row saw only masked scores, so its weights are exp(0); zero it by its limit.
-    output = jnp.where(
-        (row_limits > 0)[:, None, :, None], output / jnp.maximum(total, 1e-30)[..., None], 0.0
-    )
-    output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
-    return output.reshape(n, c, h, width)
+    return lax.fori_loop(0, trips, one_page, before)
 
 
 def _nothing(

@@ -166,14 +166,14 @@ class Recipe:
     def cut(self) -> tuple[Recipe, ...]:
         """Return a recipe per stage.
 
-        Raises InvalidRequest if there are more stages than layers, or a layer would have to lend
-        its keys and values, or its choice of tokens, to another stage.
+        Raises InvalidRequest if there are more stages than layers that can begin one, or a layer
+        would have to lend its keys and values to another stage.
         """
         made = self.cache(1)
-        stages = stages_of(made.layers, self.stages)
+        inner = {index for index, of in enumerate(self.choosers) if of is not None}
+        stages = stages_of(made.layers, self.stages, inner)
         for stage in stages:
-            _check_inside(stage, made.lenders[stage.layers], "the keys and values of")
-            _check_inside(stage, self.choosers[stage.layers], "the tokens chosen by")
+            _check_inside(stage, made.lenders[stage.layers])
         return tuple(map(self._of_stage, stages))
 
     def _of_stage(self, stage: Stage) -> Recipe:
@@ -238,12 +238,12 @@ class OwnHead:
     copies: tuple[str, ...] = ()  # prefixes of those that repeat tensors of the model
 
 
-def _check_inside(stage: Stage, needed: tuple[int | None, ...], part: str) -> None:
-    outside = [layer for layer in needed if layer is not None and layer < stage.first]
+def _check_inside(stage: Stage, lenders: tuple[int | None, ...]) -> None:
+    outside = [layer for layer in lenders if layer is not None and layer < stage.first]
     if outside:
         raise InvalidRequest(
-            f"NUM_STAGES is {stage.count}, and {stage} of this model would attend to {part} "
-            f"layer {min(outside)}, which is in another: give fewer stages, or 1",
+            f"NUM_STAGES is {stage.count}, and {stage} of this model would attend to the keys "
+            f"and values of layer {min(outside)}, which is in another: give fewer stages, or 1",
             param="overrides.NUM_STAGES",
         )
 

@@ -22,6 +22,7 @@ from model_server.kernels.pages import CacheShape
 from model_server.kernels.states import MemoryKernel
 from model_server.loading.deployment import Deployment
 from model_server.models.layers.attention import Attention
+from model_server.models.layers.compressed_attention import CompressedAttention
 from model_server.models.layers.latent_attention import LatentAttention
 from model_server.models.layers.lending.lent_attention import LentAttention
 from model_server.models.layers.routing import Router
@@ -283,12 +284,12 @@ def _chosen(choice: Any) -> int:
 
 def _parts(layer: Any) -> list[Any]:
     """Find the attention and router modules anywhere in a layer."""
-    wanted = (Attention, LatentAttention, LentAttention, Router)
+    wanted = (Attention, CompressedAttention, LatentAttention, LentAttention, Router)
     return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
 
 
 def _layer(parts: list[Any], memory: Memory) -> LayerType:
-    attend = (Attention, LatentAttention, LentAttention)
+    attend = (Attention, CompressedAttention, LatentAttention, LentAttention)
     windows = [part.shape.window for part in parts if isinstance(part, attend)]
     routed = any(isinstance(part, Router) for part in parts)
     return LayerType(windows[0] if windows else None, routed, memory)

@@ -1,7 +1,7 @@
 """Random weights that follow from a tensor's name alone, the same for the maker and the tests.
 
 Bits come from numpy's PCG64, whose stream never changes, and are turned into numbers here, so no
-version of a distribution matters. Knows no family: sizes follow from the shape, and from three
+version of a distribution matters. Knows no family: sizes follow from the shape, and from a few
 words in the name.
 """
 
@@ -13,14 +13,18 @@ import zlib
 import numpy as np
 
 _EMBEDDINGS = ("embed", "wte", "wpe")
+_NUMBERS, _LEAST = "tid2eid", 8  # tables of numbers of experts, of which there are so many or more
 
 
 def random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """f32 numbers for one tensor: vectors in 0.5..1.5, matrices that keep a signal's size.
 
-    Vectors are norms and biases, far from the values at which they do nothing.
+    Vectors are norms and biases, far from the values at which they do nothing. Tables of numbers
+    are i64.
     """
     units = uniform(name, math.prod(shape)).reshape(shape)
+    if name.endswith(_NUMBERS):
+        return np.asarray(units * _LEAST, np.int64)
     if len(shape) < 2:
         return np.asarray(0.5 + units, np.float32)
     spread = _spread(name, shape[-1]) * math.sqrt(12.0)

@@ -36,9 +36,9 @@ from sax.errors import CheckpointError
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
 # The first releases of compressed-tensors called it the latter.
 _QUANTISED = ("quantization_config", "compression_config")
-# Whole numbers: of a draft head, which float32 holds as they are, and what tables of n-grams are
-# read by, which is compared as it is stored (see as_published.py).
-_WHOLE = ("d2t", "layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
+# Whole numbers: of a draft head and of experts by token, which float32 holds as they are, and what
+# tables of n-grams are read by, which is compared as it is stored (see as_published.py).
+_WHOLE = ("d2t", "tid2eid", "layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
 
 
 class SafetensorsCheckpoint:

@@ -7,6 +7,7 @@ model's dtype.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.row_sums import logistic, row_softmax, row_sum
+from model_server.kernels.row_sums import logistic, row_softmax, row_sum, softplus
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely
 from model_server.models.weights.weight import weight
@@ -167,6 +168,38 @@ class GroupedSigmoidChoice:
         return jnp.where(open_groups[..., None], grouped, self.closed).reshape(wanted.shape)
 
 
+def _root_softplus(scores: jax.Array) -> jax.Array:
+    return jnp.sqrt(softplus(scores))
+
+
+SCORINGS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "sqrtsoftplus": _root_softplus,
+    "sigmoid": logistic,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredChoice:
+    """DeepSeek-V4's: the best by score and bias; weights are the scores, in proportion."""
+
+    count: int
+    scoring: str  # of SCORINGS
+    scale: float  # that the weights of a token sum to
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        shares = SCORINGS[self.scoring](scores)
+        _, experts = jax.lax.top_k(shares if bias is None else shares + bias[None], self.count)
+        return self._weighed(shares, experts)
+
+    def of(self, experts: jax.Array, scores: jax.Array) -> Routes:
+        """Return the routes to experts i32[T, k] that were chosen otherwise."""
+        return self._weighed(SCORINGS[self.scoring](scores), experts)
+
+    def _weighed(self, shares: jax.Array, experts: jax.Array) -> Routes:
+        weights = jnp.take_along_axis(shares, experts, axis=-1)
+        return Routes(experts, weights / (row_sum(weights) + 1e-20) * self.scale)
+
+
 class Router(nnx.Module):
     """Scores every expert for every token and chooses."""
 
@@ -192,6 +225,32 @@ class Router(nnx.Module):
     def __call__(self, x: jax.Array) -> Routes:
         scores = project_finely(x, self.kernel[...], live_of(self))
         return self.choice(scores, self.bias[...].reshape(-1) if self.biased else None)
+
+
+class HashedRouter(Router):
+    """Scores every expert for every token; a table says which ones a token of the text uses."""
+
+    def __init__(
+        self,
+        embed: int,
+        experts: int,
+        choice: ScoredChoice,
+        source: Names,
+        *,
+        vocab: int,
+        table: Names,  # i[V, k]
+    ) -> None:
+        super().__init__(embed, experts, choice, source)
+        self.experts, self.scored = experts, choice
+        # float32 holds numbers of experts exactly, and is what all checkpoints can hold.
+        shape = (vocab, choice.count)
+        self.table = weight(shape, (None, None), table, dtype=jnp.float32, spread=0.0)
+
+    def of_tokens(self, x: jax.Array, tokens: jax.Array) -> Routes:
+        """Return the routes of f32[T, D] of tokens i32[T]."""
+        scores = project_finely(x, self.kernel[...], live_of(self))
+        chosen = self.table[...].at[tokens].get(mode="clip").astype(jnp.int32)
+        return self.scored.of(jnp.clip(chosen, 0, self.experts - 1), scores)
 
 
 def checked_count(keys: ConfigKeys, experts: int, key: str = "num_experts_per_tok") -> int:

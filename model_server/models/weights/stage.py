@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sax.errors import InvalidRequest
@@ -33,21 +34,29 @@ class Stage:
         return f"stage {self.index + 1} of {self.count} ({held})"
 
 
-def stages_of(layers: int, count: int) -> tuple[Stage, ...]:
+def stages_of(layers: int, count: int, inner: Collection[int] = frozenset()) -> tuple[Stage, ...]:
     """Split layers as evenly as possible; later stages are smaller, as the last also has the head.
 
-    Raises InvalidRequest if there are more stages than layers.
+    inner: layers that no stage may begin with, because they need the one before.
+
+    Raises InvalidRequest if there are more stages than places to cut.
     """
-    if count > layers:
+    firsts = [index for index in range(layers) if index not in inner]
+    if count > len(firsts):
+        others = f", of which {layers - len(firsts)} need the one before" if inner else ""
         raise InvalidRequest(
-            f"NUM_STAGES is {count} but this model has {layers} layers: give at most one stage per "
-            "layer",
+            f"NUM_STAGES is {count} but this model has {layers} layers{others}: give at most "
+            f"{len(firsts)} stages",
             param="overrides.NUM_STAGES",
         )
     least, larger = divmod(layers, count)
-    ends = [(index + 1) * least + min(index + 1, larger) for index in range(count)]
-    firsts = [0, *ends[:-1]]
+    begins = [0]
+    for index in range(1, count):
+        even, after = index * least + min(index, larger), count - 1 - index
+        left = [first for first in firsts if first > begins[-1]]
+        begins.append(min(left[: len(left) - after], key=lambda first: abs(first - even)))
+    ends = [*begins[1:], layers]
     return tuple(
         Stage(index, count, first, end)
-        for index, (first, end) in enumerate(zip(firsts, ends, strict=True))
+        for index, (first, end) in enumerate(zip(begins, ends, strict=True))
     )

@@ -15,6 +15,7 @@ import jax
 import pytest
 from safetensors.numpy import save_file
 
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.media_part import is_media
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
@@ -66,7 +67,8 @@ def whole(checkpoint: str) -> WholeSequences:
     with closing(open_checkpoint(checkpoint)) as opened:
         recipe: Any = make_recipe("auto", opened.config, F32)
         module = recipe.blueprint(checkpoint=opened)
-        leaves = read_weights(module.declarations, opened, lambda _: None)
+        needed = without_prefixes(opened, recipe.unused)
+        leaves = read_weights(module.declarations, needed, lambda _: None)
     return WholeSequences(module.assemble(leaves), recipe, 64)
 
 

@@ -28,6 +28,7 @@ from model_server.checkpoints.huggingface.prequantized.packed_weight import (
 )
 from model_server.checkpoints.huggingface.prequantized.scaled_weight import (
     float4_weight,
+    float8_weights,
     mxfp4_weights,
     scaled_weight,
     scaled_weights,
@@ -253,6 +254,7 @@ _SIDE = (
     "weight_scale_inv",
     "weight_scale",
     "weight_scale_2",
+    "scale",
     "weight_global_scale",
     "weight_packed",
     "weight_shape",
@@ -336,7 +338,7 @@ def _tell(found: Mapping[str, PackedWeight], unused: set[str]) -> None:
 
 
 METHODS: dict[str, _Find] = {
-    "fp8": lambda config, dtypes, stored: scaled_weights(_block_size(config), dtypes, stored),
+    "fp8": lambda config, dtypes, stored: float8_weights(_block_size(config), dtypes, stored),
     "fbgemm_fp8": lambda config, dtypes, stored: scaled_weights(None, dtypes, stored),
     "compressed-tensors": compressed_weights,
     "gptq": gptq_weights,

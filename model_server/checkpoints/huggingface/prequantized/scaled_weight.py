@@ -1,13 +1,15 @@
 """Int8, float8 or float4 values with scales: per row, per block or for all of a tensor.
 
-NAME I8 or F8_E4M3 [out, in] with NAME_scale, or NAME_scale_inv as DeepSeek-V3 calls it, of [],
-[1], [out], [out, groups] or [out / a, in / b]; bytes as scales are exponents (MXFP8).
-NAME_zero_point, if the scheme is not symmetric, has the shape of the scales.
+NAME I8 or F8_E4M3 [out, in] with NAME_scale, or NAME_scale_inv as DeepSeek-V3 calls it, or scale
+in place of weight as V4 does, of [], [1], [out], [out, groups] or [out / a, in / b]; bytes as
+scales are exponents (MXFP8). NAME_zero_point, if the scheme is not symmetric, has the shape of the
+scales.
 
-Float4 values are u8[out, in / 2], the low half first. MXFP4 has exponents as scales, of 32 columns
-each. NVFP4 has float8 scales, of 16 columns each, and one for the whole tensor, which multiplies
-(modelopt) or divides (compressed-tensors) them. Their product needs more bits than the bfloat16
-that scales of float4 have on the device, so NVFP4 is held as int8: twice its values, up to 12.
+Float4 values are bytes [out, in / 2], the low half first. MXFP4 has exponents as scales, of 32
+columns each. NVFP4 has float8 scales, of 16 columns each, and one for the whole tensor, which
+multiplies (modelopt) or divides (compressed-tensors) them. Their product needs more bits than the
+bfloat16 that scales of float4 have on the device, so NVFP4 is held as int8: twice its values, up to
+12.
 
 gpt-oss stores the experts of a layer together: NAME_blocks u8[E, out, in / 32, 16] holds two values
 to a byte, and NAME_scales u8[E, out, in / 32] the exponent of each block plus 127.
@@ -106,12 +108,7 @@ def scaled_weight(
     stored: StoredTensors,
 ) -> ScaledWeight:
     shape = matrix_shape(stored, name)
-    ends = (f"{name}_scale_inv", f"{name}_scale")
-    scales = next((end for end in ends if end in dtypes), None)
-    if scales is None:
-        raise CheckpointError(
-            f"tensor {name} is {dtypes[name]} and {ends[1]} is missing: fetch the checkpoint again"
-        )
+    scales = _scales_of(name, dtypes)
     height, width = _tile(name, shape, stored.shape(scales), tile)
     zeros: str | None = f"{name}_zero_point"
     if zeros not in dtypes:
@@ -125,6 +122,33 @@ def scaled_weight(
         check_shape(stored, zeros, stored.shape(scales), f"as {scales} is")
     groups = ColumnGroups(shape[1], width)
     return ScaledWeight(name, scales, zeros, shape, _VALUES[dtypes[name]], height, groups)
+
+
+def _scales_of(name: str, dtypes: Mapping[str, str]) -> str:
+    """Return the name of a weight's scales. Raises CheckpointError."""
+    ends = (f"{name}_scale_inv", f"{name}_scale", f"{name.removesuffix('weight')}scale")
+    if found := next((end for end in ends if end in dtypes), None):
+        return found
+    raise CheckpointError(
+        f"tensor {name} is {dtypes[name]} and {ends[1]} is missing: fetch the checkpoint again"
+    )
+
+
+def float8_weights(
+    tile: tuple[int, int] | None, dtypes: Mapping[str, str], stored: StoredTensors
+) -> dict[str, PackedWeight]:
+    """As `scaled_weights`; bytes with an exponent for each 16 hold float4, as V4's experts do."""
+
+    def found(name: str) -> PackedWeight:
+        scales = _scales_of(name, dtypes)
+        if dtypes[name] == "I8" and dtypes[scales] in ("U8", "F8_E8M0"):
+            rows, halves = matrix_shape(stored, name)
+            if stored.shape(scales) == (rows, 2 * halves // _MX):
+                return float4_weight(name, scales, None, dtypes, stored)
+        return scaled_weight(name, tile, None, dtypes, stored)
+
+    every = (name for name, dtype in dtypes.items() if dtype in _VALUES)
+    return {name: found(name) for name in every if name.endswith(".weight")}
 
 
 def _tile(
@@ -206,7 +230,7 @@ def float4_weight(
                 f"tensor {values} holds float4 and {name} is missing: fetch the checkpoint again"
             )
     wanted = ("F8_E4M3",) if whole else ("U8", "F8_E8M0")
-    if dtypes[values] != "U8" or dtypes[scales] not in wanted:
+    if dtypes[values] not in ("U8", "I8") or dtypes[scales] not in wanted:
         raise CheckpointError(
             f"tensor {values} is {dtypes[values]} and {scales} is {dtypes[scales]}; "
             f"{'NVFP4' if whole else 'MXFP4'} has U8 and {' or '.join(wanted)}"

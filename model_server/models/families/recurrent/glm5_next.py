@@ -14,12 +14,9 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 
 from model_server.kernels.pages import CacheShape, HeadShape
-from model_server.kernels.row_sums import logistic, row_softmax
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.experts.mlp_layers import listed_sparse
@@ -30,9 +27,9 @@ from model_server.models.families.indexed.glm_moe_dsa import (
     choosing_layers,
 )
 from model_server.models.families.indexed.hy_v4 import (
+    MixingConnection,
     StreamsDecoder,
     StreamsLayer,
-    StreamWeights,
     bounded_gate,
     stream_weights,
 )
@@ -55,52 +52,6 @@ from model_server.models.layers.latent_attention import LatentShape
 from model_server.models.layers.layers import sum_in_order
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
-
-# Hyper-connections whose streams mix by a matrix with rows and columns that add up to 1.
-#
-# Source: Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections" (arXiv:2512.24880); the
-# matrix is made by the algorithm of Sinkhorn and Knopp, in a fixed number of rounds.
-
-_EXACT = lax.Precision.HIGHEST
-
-
-class MixingConnection(StreamWeights):
-    """Mixes the residual streams into the input of a half layer, and its output into their mixture.
-
-    It makes N + 2 parts of weights: of what is read, of what is added, and the rows of the matrix.
-    """
-
-    def __init__(self, *args: Any, rounds: int, **rest: Any) -> None:
-        super().__init__(*args, **rest)
-        self.rounds = rounds
-
-    def read(self, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Return f32[T, D], and the weights f32[T, N] of what is added and f32[T, N, N]."""
-        parts = self.made(x).reshape(len(x), -1, self.streams)
-        reading, adding = (logistic(parts[:, at]) for at in (0, 1))
-        return self.mixed(x, reading), (2.0 * adding, self._balanced(parts[:, 2:]))
-
-    def _balanced(self, rows: jax.Array) -> jax.Array:
-        """Map f32[T, N, N], from each stream to each, to weights whose rows and columns add up."""
-
-        def divided(found: jax.Array, axis: int) -> jax.Array:
-            total = jnp.expand_dims(sum_in_order(found, axis), axis)
-            return found / (total + self.least)
-
-        def one_round(_: int, found: jax.Array) -> jax.Array:
-            return divided(divided(found, 2), 1)
-
-        found = divided(row_softmax(rows) + self.least, 1)
-        return lax.fori_loop(1, self.rounds, one_round, found)
-
-    def added(
-        self, x: jax.Array, made: jax.Array, weights: tuple[jax.Array, jax.Array]
-    ) -> jax.Array:
-        """Return the streams f32[T, N D], mixed, with f32[T, D] added."""
-        adding, mixing = weights
-        streams = x.reshape(len(x), self.streams, -1)
-        mixed = jnp.einsum("tnm,tnd->tmd", mixing, streams, precision=_EXACT)
-        return (mixed + adding[..., None] * made[:, None]).reshape(x.shape)
 
 
 class MeanNorm(nnx.Module):

@@ -37,6 +37,19 @@ def test_layers_are_shared_out_in_order_the_last_stages_get_fewer() -> None:
         assert [stage.is_last for stage in stages] == [*rest, True]
 
 
+def test_stages_begin_near_even_places_with_layers_that_can() -> None:
+    cases: list[tuple[int, set[int], list[int]]] = [
+        (7, {2, 4, 6}, [3, 4]),
+        (7, {2, 4, 6}, [1, 2, 2, 2]),
+        (6, {1, 2, 4, 5}, [3, 3]),
+        (4, {3}, [1, 1, 2]),
+        (8, {5}, [4, 4]),
+    ]
+    for layers, inner, sizes in cases:
+        found = stages_of(layers, len(sizes), inner)
+        assert [stage.end - stage.first for stage in found] == sizes, (layers, inner)
+
+
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="NUM_STAGES is 5 but this model has 4 layers"):
         stages_of(4, 5)

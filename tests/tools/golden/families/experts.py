@@ -43,6 +43,15 @@ def _gated(prefix: str, width: int, ffw: int) -> Shapes:
     return up | {f"{prefix}.down_proj.weight": (width, ffw)}
 
 
+def _deepseek_v4_published(name: str) -> str:
+    """Names of the published files; the reference saves those of its parts outside the layers."""
+    parts = {"embed_tokens.": "embed.", "hc_head.hc_": "hc_head_"}
+    name = name.removeprefix("model.")
+    for own, published in parts.items():
+        name = name.replace(own, published)
+    return name
+
+
 CASES = [
     Case(
         "gpt_oss",
@@ -348,6 +357,30 @@ CASES = [
         },
     ),
     Case("hy_v4_biased", without={"yarn": {"rope_parameters.factor": 1.0}}),
+    Case(
+        "deepseek_v4",
+        tokens=45,
+        published=_deepseek_v4_published,
+        spare=lambda config: {"mtp.0.enorm.weight": (config["hidden_size"],)},
+        without={
+            "choice": {"index_topk": 64},
+            "window": {"sliding_window": 12},
+            "yarn": {"rope_scaling.factor": 1.0},
+            "base of entries": {"compress_rope_theta": 100.0},
+            "bound": {"swiglu_limit": 10.0},
+            "rounds": {"hc_sinkhorn_iters": 1},
+            "scores": {"scoring_func": "sigmoid"},
+        },
+    ),
+    Case(
+        "deepseek_v4_nested",
+        tokens=45,
+        without={
+            "choice": {"index_topk": 64},
+            "part that rotates": {"rope_parameters.compress.partial_rotary_factor": 0.5},
+            "theta": {"rope_parameters.main.rope_theta": 10000.0},
+        },
+    ),
     # A layer of each kind, as transformers writes them.
     Case(
         "dots3_note",

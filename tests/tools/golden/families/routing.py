@@ -54,7 +54,7 @@ def _margins(router: Any, logits: torch.Tensor, chosen: torch.Tensor) -> list[fl
     bias = getattr(router, "e_score_correction_bias", None)
     if bias is None:
         return _gap(logits, router.top_k)
-    scores = logits.sigmoid() + bias
+    scores = getattr(router, "score_fn", torch.sigmoid)(logits) + bias
     if getattr(router, "num_group", None) is None:
         return _gap(scores, router.top_k)
     groups = scores.view(len(scores), router.num_group, -1)

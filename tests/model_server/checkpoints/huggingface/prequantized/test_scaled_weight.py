@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.huggingface.prequantized.scaled_weight import (
     PACKING,
+    float8_weights,
     mxfp4_weights,
-    scaled_weights,
 )
 from model_server.checkpoints.packed import Packing
 from sax.errors import CheckpointError
@@ -56,6 +56,21 @@ def exponents() -> Made:
     return None, stored, values().astype(np.float32) * wide
 
 
+def bytes_of_float4() -> Made:
+    """DeepSeek-V4's experts, whose scales lie beside the weight."""
+    codes = np.random.default_rng(3).integers(0, 16, (OUT, 2 * IN), np.uint8)
+    scales = np.random.default_rng(1).integers(120, 130, (OUT, 2)).astype(np.uint8)
+    packed = (codes[:, ::2] | codes[:, 1::2] << 4).view(np.int8)
+    stored = Arrays(w__weight=packed, w__scale=scales.view(ml_dtypes.float8_e8m0fnu))
+    numbers = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    return None, stored, numbers * np.exp2(np.repeat(scales.astype(np.float32) - 127, IN, axis=1))
+
+
+def beside() -> Made:
+    tile, stored, wanted = blocks(4, 8)
+    return tile, Arrays(w__weight=values(), w__scale=stored.read("w.weight_scale_inv")), wanted
+
+
 CASES: dict[str, tuple[Made, Packing | None]] = {
     "square blocks": (blocks(6, 8), Packing(FLOAT8, 8, False)),
     "square blocks that are cut off": (blocks(6, 24), None),
@@ -65,11 +80,13 @@ CASES: dict[str, tuple[Made, Packing | None]] = {
     "rows": (rows(ml_dtypes.float8_e4m3fn, OUT, 1), Packing(FLOAT8, None, False)),
     "rows in a vector": (rows(np.int8, OUT), Packing("int8", None, False)),
     "exponents": (exponents(), Packing(FLOAT8, 16, False)),
+    "scales beside the weight": (beside(), Packing(FLOAT8, 8, False)),
+    "float4 in bytes": (bytes_of_float4(), PACKING),
 }
 
 
 def read(tile: tuple[int, int] | None, stored: Any) -> Any:
-    return scaled_weights(tile, stored.dtypes, stored)["w.weight"]
+    return float8_weights(tile, stored.dtypes, stored)["w.weight"]
 
 
 @settings(max_examples=30, deadline=None)
