@@ -77,6 +77,7 @@ class Chunks:
     vectors: int  # that become of a chunk
     each: int  # frames of a vector, so that each * vectors is no less than the frames
     window: int = 1  # chunks whose vectors see each other
+    longest: int  # seconds of a sound
 
     @property
     def pieces(self) -> int:
@@ -86,8 +87,8 @@ class Chunks:
     @property
     def part(self) -> int:
         """Frames that are encoded together at most."""
-        window = self.frames * self.window
-        return max(1, _PART // window) * window
+        window, most = self.frames * self.window, self.longest * RATE // HOP
+        return max(1, min(_PART, most) // window) * window
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -209,10 +210,10 @@ def omni2_sounds(keys: ConfigKeys, text: str, embed: int) -> MediaRecipe | None:
             "neighbours of a chunk become one vector"
         )
     _check_width(own, embed)
-    chunks = Chunks(frames=2 * half, vectors=half // 2, each=4)
     settings = sound_settings(keys)
     check_spectrogram(settings, tower.bins)
     longest = _seconds(settings.get("chunk_length", _LONGEST_S))
+    chunks = Chunks(frames=2 * half, vectors=half // 2, each=4, longest=longest)
 
     def prepare(samples: np.ndarray) -> PreparedMedia:
         frames = -(-len(samples) // HOP)
@@ -226,7 +227,6 @@ def omni2_sounds(keys: ConfigKeys, text: str, embed: int) -> MediaRecipe | None:
     return MediaRecipe(
         build=lambda form: PairEncoder(tower, chunks, embed, form),
         prepare=prepare,
-        seconds=longest,
         unused=(f"{_TOWER}.audio_bos_eos_token.",),
         **_recipe(keys, chunks, tower, text, embed),
     )
@@ -246,6 +246,7 @@ def _recipe(
         "per_row": chunks.each,
         "width": embed,
         "pieces": chunks.sizes,
+        "seconds": chunks.longest,
         "counted": f"for each {chunks.part * HOP / RATE:g} s",
     }
 
@@ -420,7 +421,13 @@ def omni3_sounds(keys: ConfigKeys, text: str, embed: int) -> MediaRecipe | None:
         )
     _check_width(own, embed)
     vectors, inner = _halved(_FRAMES3, _HALVINGS), own.whole("downsample_hidden_size")
-    chunks = Chunks(frames=_FRAMES3, vectors=vectors, each=2**_HALVINGS, window=window)
+    chunks = Chunks(
+        frames=_FRAMES3,
+        vectors=vectors,
+        each=2**_HALVINGS,
+        window=window,
+        longest=_LONGEST3_S,
+    )
     check_spectrogram(sound_settings(keys), tower.bins)
 
     def rows(count: int) -> int:
@@ -434,6 +441,5 @@ def omni3_sounds(keys: ConfigKeys, text: str, embed: int) -> MediaRecipe | None:
     return MediaRecipe(
         build=lambda form: EighthEncoder(tower, inner, chunks, embed, form),
         prepare=prepare,
-        seconds=_LONGEST3_S,
         **_recipe(keys, chunks, tower, text, embed),
     )
