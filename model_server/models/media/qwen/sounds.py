@@ -48,6 +48,7 @@ _PART = 3000  # frames that are encoded together at most, 30 s, where a window i
 _LEAST = 500  # frames of the shortest compiled sound
 _FRAME = 400  # samples of a frame, which ends in the silence behind a sound
 _BASE = 10000.0  # of the positions in a chunk
+_LEAST_SIZE = 4  # numbers of a vector
 # What transformers' feature extractor says of itself, also in a file that it shares with images.
 _FEATURE_KEYS = frozenset(
     ("chunk_length", "dither", "feature_extractor_type", "feature_size", "hop_length", "n_fft")
@@ -124,7 +125,7 @@ class HeardChunks(NamedTuple):
 
     frames: jax.Array  # f32[N, T, bins]
     there: jax.Array  # i32[N]: frames of the sound
-    alone: jax.Array  # i32[N]: frames that convolutions see; the others are no silence
+    alone: jax.Array  # i32[N]: frames that convolutions see; behind them is nothing, not silence
 
 
 def _chunks_of(chunks: Chunks, pieces: jax.Array, places: jax.Array) -> HeardChunks:
@@ -260,6 +261,11 @@ def _tower(
         raise CheckpointError(f"config.json has audio_config = {given!r}; it must be an object")
     config = cast("Mapping[str, Any]", given)
     tower = AudioTowerConfig.from_hf(config, names)
+    if tower.embed % 2 or tower.embed < _LEAST_SIZE:
+        raise CheckpointError(
+            f"audio_config has d_model = {tower.embed}: an even number from {_LEAST_SIZE} is "
+            "supported, half of which tell a vector's place by sines and half by cosines"
+        )
     return tower, ConfigKeys(
         config, KnownKeys(names.kind, names.own, dict.fromkeys(config, anything)), own
     )

@@ -101,6 +101,7 @@ def test_other_towers_and_spectrograms_are_refused_by_their_keys() -> None:
         (SECOND, {"n_window": 11}, {}, "n_window = 11"),
         (SECOND, {"output_dim": 40}, {}, "vectors of 40 numbers"),
         (SECOND, {"rotary": True}, {}, "rotary"),
+        (SECOND, {"d_model": 15, "encoder_attention_heads": 3}, {}, "d_model = 15"),
         (SECOND, {}, {"hop_length": 80}, "hop_length"),
         (SECOND, {}, {"chunk_length": 0}, "chunk_length = 0"),
         (THIRD, {"n_window": 40}, {}, "n_window"),
