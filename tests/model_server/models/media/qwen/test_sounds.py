@@ -49,7 +49,7 @@ def test_frames_and_their_number_are_the_reference_processors(name: str) -> None
         assert found.rows == len(golden[f"rows_{number}"])
 
 
-@pytest.mark.parametrize("name", [SECOND, THIRD])
+@pytest.mark.parametrize("name", [pytest.param(SECOND, marks=pytest.mark.nightly), THIRD])
 def test_a_long_sound_has_the_vectors_of_the_whole_in_parts(name: str) -> None:
     """Of 30 s at most, where the reference encodes a longer sound at once."""
     encoders, recipe = load_media(name)[1], media_of(name, chunk_length=300)
