@@ -151,11 +151,14 @@ class AudioAttention(TowerAttention):
         return queries, self.k(x), values
 
 
-def audio_layer(config: AudioTowerConfig, prefix: str, form: WeightForm) -> TowerLayer:
+def audio_layer(
+    config: AudioTowerConfig, prefix: str, form: WeightForm, attention: TowerAttention | None = None
+) -> TowerLayer:
+    """attention: None: that of Whisper."""
     up, down = f"{prefix}.fc1", f"{prefix}.fc2"
     return TowerLayer(
         layer_norm(config.embed, f"{prefix}.self_attn_layer_norm"),
-        AudioAttention(config, f"{prefix}.self_attn", form),
+        attention or AudioAttention(config, f"{prefix}.self_attn", form),
         layer_norm(config.embed, f"{prefix}.final_layer_norm"),
         plain_ffw(config.embed, config.ffw, up, down, config.activation, form),
     )

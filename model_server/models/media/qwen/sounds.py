@@ -28,7 +28,7 @@ from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import Linear, run_layer
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.sizes import doubling
-from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense, plain_ffw
+from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense
 from model_server.models.media.whisper_encoders import (
     AudioTowerConfig,
     FrameConvolution,
@@ -384,14 +384,8 @@ def _biased_layer(config: AudioTowerConfig, prefix: str, form: WeightForm) -> To
         dense(f"{prefix}.self_attn.{part}_proj") for part in ("q", "k", "v", "out")
     )
     sources = AttentionSources(q=q, k=k, v=v, out=out, biases=(of_q, of_k, of_v), out_bias=out_bias)
-    return TowerLayer(
-        layer_norm(config.embed, f"{prefix}.self_attn_layer_norm"),
-        TowerAttention(config.embed, config.heads, sources, form),
-        layer_norm(config.embed, f"{prefix}.final_layer_norm"),
-        plain_ffw(
-            config.embed, config.ffw, f"{prefix}.fc1", f"{prefix}.fc2", config.activation, form
-        ),
-    )
+    attention = TowerAttention(config.embed, config.heads, sources, form)
+    return audio_layer(config, prefix, form, attention)
 
 
 _HALVINGS = 3  # of the frames, by as many convolutions
