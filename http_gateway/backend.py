@@ -20,7 +20,7 @@ from http_gateway.envelope import route_name
 from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.image_link import ImageLink, decoded
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.streams.sse import Ending, disconnected, stop
+from http_gateway.sse import Ending, disconnected, stop
 from sax import tracing
 from sax.chat import Image
 from sax.client.attempts import shorter

@@ -12,8 +12,7 @@ from sax.activity import ServedPhase
 from sax.flags.last_lines import LogLine
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling
-from sax.speech import TranscriptPart, TranscriptRequest
-from sax.spoken import SpeechRequest, SpokenPart
+from sax.speech import SpeechRequest, SpokenPart, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.reply import ended_early
-from http_gateway.openai.shape import Shape
-from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script
+from http_gateway.openai.reply_schema import Shape
+from http_gateway.sse import Ending, EventSource, EventStream, Feed, Script
 from sax.dialects.answer_parser import AnswerParser
 from sax.dialects.events import AnswerEvent, ContentDelta, ReasoningDelta
 from sax.errors import SaxError, UnsupportedParameter

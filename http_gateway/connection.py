@@ -33,9 +33,9 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from http_gateway.access import AccessLine, RequestRecord, new_request_id
+from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.problems import answer
-from http_gateway.streams.body_writer import BodyWriter
 from sax.auth.acl import account_of_host
 from sax.errors import InvalidRequest
 

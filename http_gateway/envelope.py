@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.access import AccessLine, RequestRecord, RequestSpan, is_polled, new_request_id
+from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
-from http_gateway.streams.body_writer import BodyWriter
 from sax import tracing
 from sax.errors import Internal, InvalidRequest, SaxError
 from sax.fields.field import RequestRoute

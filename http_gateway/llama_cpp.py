@@ -26,7 +26,7 @@ from http_gateway.chat_answer import (
     DividedAnswer,
     Stopwatch,
 )
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.tools import object_at, refuse_others
 from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import (
@@ -38,7 +38,7 @@ from http_gateway.openapi import (
     Schema,
     operation,
 )
-from http_gateway.streams.sse import Feed, event, stop
+from http_gateway.sse import Feed, event, stop
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.fields.table import LLAMA_CPP_SAMPLING, field

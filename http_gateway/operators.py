@@ -20,10 +20,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.access import RequestRecord
+from http_gateway.body_writer import BodyWriter
 from http_gateway.cell_client import CellClient
 from http_gateway.openapi import ALWAYS, JSON, operation
 from http_gateway.page.routes import WatchedCell
-from http_gateway.streams.body_writer import BodyWriter
 from sax.activity import SERVED_PHASES, ServedPhase
 from sax.auth.acl import caller
 from sax.errors import Cancelled, NotFound, PermissionDenied

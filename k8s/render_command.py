@@ -52,8 +52,7 @@ from sax.errors import InvalidRequest, MemoryPlanError
 from sax.names import CellId, ModelId
 
 if TYPE_CHECKING:
-    from k8s.render.order import Order, SlicePlacement
-    from k8s.render.planned import Planned
+    from k8s.render.order import Order, Planned, SlicePlacement
     from k8s.render.rendering import Rendered
 
 _MODULE = "model_server.plan"
@@ -290,7 +289,7 @@ def _check_model(order: Order) -> None:
 
 def _planned(order: Order, topology: str, chip: str | None) -> Planned:
     """Run the planner, whose progress goes to stderr. Raises InvalidRequest."""
-    from k8s.render.planned import read_plan
+    from k8s.render.order import read_plan
 
     options = {
         "--topology": topology,

@@ -82,7 +82,7 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     """Serve until signalled; return True if a step hung."""
     gc.disable()  # what imports make stays
-    from model_server.islands.proxy_backend import BACKEND, is_proxied
+    from model_server.islands import BACKEND, is_proxied
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve
     from model_server.sharing.background import lower_compilers

@@ -24,7 +24,7 @@ from sax.errors import InvalidRequest, SaxError, Unavailable, wire_name
 from sax.finding import OK, PROBLEM, WARNING, Finding, worst
 from sax.format import quoted
 from sax.host import missing_model_server
-from sax.overrides.json_text import json_remedy
+from sax.overrides.value_rule import json_remedy
 
 FAILED, WRONG = 1, 2  # exit statuses: an error, bad arguments
 

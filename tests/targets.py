@@ -40,7 +40,7 @@ NAMED = (
     "tests/model_server/serving/test_servable.py",
     "tests/model_server/services/test_lm_service.py",
     "tests/model_server/services/test_modelet.py",
-    "tests/model_server/loading/custom/test_compiled_program.py",
+    "tests/model_server/loading/test_custom_program.py",
     "tests/model_server/plan/checkpoint/test_convert.py",
     "tests/model_server/checkpoints/gguf/test_writer.py",
     "tests/model_server/models/layers/test_latent_attention.py",

@@ -37,7 +37,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         f"model_server/engine/{name}.py": (JAX, "the planning half of the engine is pure")
         for name in (
             *("types", "paging/pool", "paging/prefix_cache", "scheduler", "sequence", "registry"),
-            *("encoding/encodes", "media/media_span"),
+            *("parts/encodes", "media/media_span"),
         )
     },
     **dict.fromkeys(
@@ -48,7 +48,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
             "model_server/disaggregation/handoff.py",
             "model_server/disaggregation/handoff_runner.py",
             "model_server/disaggregation/prefill_servers.py",
-            "model_server/disaggregation/transfers.py",
+            "model_server/disaggregation/disaggregation.py",
             "model_server/serving/prefiller.py",
             "model_server/serving/remote_prefill.py",
         ),
@@ -99,7 +99,7 @@ LADDERS: dict[str, list[str]] = {
         "loading",
         "programs",
         "multihost",
-        "islands",
+        "islands.py",
         "disaggregation",
         "grammars",
         "engine",
@@ -168,7 +168,6 @@ LADDERS: dict[str, list[str]] = {
         "chat.py",
         "call_form.py",
         "speech.py",
-        "spoken.py",
         "fields",
         "storage",
         "errors.py",

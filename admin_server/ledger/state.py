@@ -21,8 +21,8 @@ from sax.adapters import ADAPTER_PATH, BASE, base_of, parse_base
 from sax.auth.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
 from sax.format import listing, quoted, shortened
-from sax.overrides.json_text import json_remedy
 from sax.overrides.saxml_overrides import read_saxml_overrides
+from sax.overrides.value_rule import json_remedy
 from sax.scaling import check_replicas
 from sax.types import Autoscaling, ModelSpec, Placement, Version
 

@@ -20,10 +20,17 @@ from admin_server.assignment.plan import CellActions, Outlook
 from admin_server.events import CellEvents
 from admin_server.ledger.state import CellState
 from admin_server.provisioning.cluster import Cluster, ClusterRefused, ClusterTrouble, NameTaken
-from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
+from admin_server.provisioning.decision import (
+    Create,
+    Decision,
+    Delete,
+    Setback,
+    Setbacks,
+    Situation,
+    decide,
+)
 from admin_server.provisioning.object_names import SET_TAG
 from admin_server.provisioning.present import Present, look, read_present
-from admin_server.provisioning.setbacks import Setback, Setbacks
 from admin_server.provisioning.sets import servers_of_sets
 from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.provisioning.templates import object_for

@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 from http_gateway.anthropic.context_edits import AppliedEdit
 from http_gateway.chat_answer import DividedAnswer, call_input
 from http_gateway.mcp import Made, WaitingCall
-from http_gateway.openai.shape import Shape
-from http_gateway.streams.sse import named_event
+from http_gateway.openai.reply_schema import Shape
+from http_gateway.sse import named_event
 from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,

@@ -48,7 +48,7 @@ from http_gateway.chat_answer import ChatAnswering, ChatQuestion, ChatStream, re
 from http_gateway.mcp import Made, McpCalls, McpServers, run_rounds
 from http_gateway.openai.tools import check_tools, known_tool
 from http_gateway.openapi import JSON, WITH_MODEL, AnthropicError, EventKinds, operation
-from http_gateway.streams.sse import Feed, named_event
+from http_gateway.sse import Feed, named_event
 from sax.chat import Tool
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute

@@ -20,7 +20,7 @@ from http_gateway.anthropic.context_edits import Edit, read_edits
 from http_gateway.anthropic.mcp_servers import AnthropicServer, read_servers
 from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
 from http_gateway.bounds import bounded, checked, ranged, sized
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.tools import object_at, refuse_others
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.client.routing import current_session

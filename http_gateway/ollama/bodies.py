@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from http_gateway.bounds import bounded
 from http_gateway.images.image_link import base64_schema
-from http_gateway.ollama.changes import (
-    CREATE_UNCHANGED,
-    PULL_UNCHANGED,
-    OllamaCopy,
-    OllamaCreate,
-    OllamaNamed,
-    OllamaPull,
-)
 from http_gateway.ollama.messages import ROLES
 from http_gateway.ollama.options import FLAGS, NUMBERS, TUNING
 from http_gateway.ollama.options import UNCHANGED as OPTION_UNCHANGED
@@ -33,11 +28,25 @@ from http_gateway.ollama.schema import (
 )
 from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import RequestBody, Schema, one_of
+from sax.errors import InvalidRequest
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.table import MODEL_BYTES, OLLAMA_OPTIONS, TOOL_TEXT_BYTES, TOOLS, field
 from sax.names import MODEL_ID_PATTERN
 
+_Name = Annotated[str, bounded(RequestRoute.OLLAMA_SHOW, "name")]
+# Field -> the values besides null that change nothing
+PULL_UNCHANGED: dict[str, tuple[object, ...]] = {
+    "insecure": (True, False),
+    "username": ("",),
+    "password": ("",),
+}
+CREATE_UNCHANGED: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("modelfile", "template", "system", "quantize", "path"), ("",)),
+    **dict.fromkeys(("license", "messages"), ("", [])),
+    **dict.fromkeys(("parameters", "files", "adapters"), ({},)),
+}
 _CHAT, _GENERATE = RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE
 _NULL: Schema = {"type": "null"}
 _FLAG: Schema = {"type": ["boolean", "null"]}
@@ -47,6 +56,55 @@ _MODEL: Schema = {
     "pattern": f"^({MODEL_ID_PATTERN[1:-1]}(:latest)?|[^/][\\s\\S]*)?$",
     "maxLength": MODEL_BYTES,
 }
+
+
+class OllamaNamed(BaseModel):
+    """DELETE /api/delete."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    model: _Name | None = None
+    name: _Name | None = None  # older clients'
+
+    @property
+    def asked(self) -> str:
+        """The model. Raises InvalidRequest or UnsupportedParameter for what cannot be honoured."""
+        refuse_unsupported(self.model_extra, self._unchanged())
+        name = self.model if self.name is None else self.name
+        if not name or (self.model or name) != name:
+            raise InvalidRequest("model is missing: send model, or name", param="model")
+        return name
+
+    def _unchanged(self) -> dict[str, tuple[Any, ...]]:
+        return {}
+
+
+class OllamaPull(OllamaNamed):
+    """POST /api/pull."""
+
+    stream: bool | None = None
+
+    def _unchanged(self) -> dict[str, tuple[Any, ...]]:
+        return PULL_UNCHANGED
+
+
+class OllamaCreate(OllamaNamed):
+    """POST /api/create."""
+
+    stream: bool | None = None
+    source: Annotated[_Name, Field(alias="from")]
+
+    def _unchanged(self) -> dict[str, tuple[Any, ...]]:
+        return CREATE_UNCHANGED
+
+
+class OllamaCopy(BaseModel):
+    """POST /api/copy."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    source: _Name
+    destination: _Name
 
 
 def _object(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:

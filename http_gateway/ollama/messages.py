@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded
 from http_gateway.images.image_link import joined, read_base64
-from http_gateway.openai.chat_tools import to_calls
+from http_gateway.openai.chat_schema import to_calls
 from http_gateway.openai.tools import object_at
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.chat import Content, Message, ToolCall

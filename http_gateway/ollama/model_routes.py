@@ -24,8 +24,17 @@ from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.cell_client import CellClient
 from http_gateway.limits import check_allowed
-from http_gateway.ollama.bodies import COPY, CREATE, DELETE, PULL, SHOW
-from http_gateway.ollama.changes import OllamaCopy, OllamaCreate, OllamaNamed, OllamaPull
+from http_gateway.ollama.bodies import (
+    COPY,
+    CREATE,
+    DELETE,
+    PULL,
+    SHOW,
+    OllamaCopy,
+    OllamaCreate,
+    OllamaNamed,
+    OllamaPull,
+)
 from http_gateway.ollama.names import checkpoint_of, model_id, tagged, untagged
 from http_gateway.ollama.reply import (
     OllamaDetails,

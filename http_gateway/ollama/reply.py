@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from http_gateway.chat_answer import DividedAnswer, Stopwatch, call_input
 from http_gateway.openai.logprobs import LEAST_LOGPROB
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,

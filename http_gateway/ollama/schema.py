@@ -17,8 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.ollama.messages import OllamaTurn, read_ollama_turns, with_pictures
 from http_gateway.ollama.options import read_options, sampling_of
-from http_gateway.openai.chat_tools import to_tools
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.chat_schema import to_tools
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.unsupported import refuse_unsupported
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute

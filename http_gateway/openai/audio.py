@@ -27,7 +27,7 @@ from http_gateway.openapi import (
     operation,
     schema_of,
 )
-from http_gateway.streams.sse import EventSource, EventStream, Script, event
+from http_gateway.sse import EventSource, EventStream, Script, event
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field, fields_of

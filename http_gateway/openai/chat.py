@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from http_gateway.openai.chat_tools import KINDS, to_calls
+from http_gateway.openai.chat_schema import KINDS, to_calls
 from http_gateway.openai.content_parts import content_of
 from http_gateway.openai.schema import ChatMessage
 from http_gateway.openai.unsupported import refuse_unsupported

@@ -12,9 +12,8 @@ from http_gateway.bounds import bounded, checked, ranged, sized, whole
 from http_gateway.openai.events import Events
 from http_gateway.openai.logprobs import completion_logprobs, shown_logprobs
 from http_gateway.openai.reply import Head
-from http_gateway.openai.reply_schema import check_beams
+from http_gateway.openai.reply_schema import Shape, check_beams
 from http_gateway.openai.schema import OpenAiRequest
-from http_gateway.openai.shape import Shape
 from http_gateway.openai.unsupported import LABELS, refuse_unsupported
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute

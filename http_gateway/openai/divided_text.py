@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from http_gateway.openai.custom_tools import CustomInput
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.chat import AnswerFormat, ToolCall
 from sax.dialects.answer_parser import AnswerParser, divides
 from sax.dialects.events import (

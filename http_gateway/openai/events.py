@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from http_gateway.openai.divided_text import Delta, Deltas, finish_of, parser_of
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.reply import Head, Usage, usage_of, weights_of
-from http_gateway.openai.shape import Shape
-from http_gateway.streams.sse import DONE, event
+from http_gateway.openai.reply_schema import Shape
+from http_gateway.sse import DONE, event
 from sax.dialects.answer_parser import AnswerParser
 from sax.types import TokenChunk
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.types import TokenLogprob
 
 # JSON has no infinity; OpenAI and vLLM write this for an impossible token.

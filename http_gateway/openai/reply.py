@@ -16,8 +16,8 @@ from http_gateway.openai.logprobs import (
     prompt_logprobs,
     shown_logprobs,
 )
-from http_gateway.openai.shape import Shape
-from http_gateway.streams.sse import Feed, stop
+from http_gateway.openai.reply_schema import Shape
+from http_gateway.sse import Feed, stop
 from sax.errors import ReplicaLost
 from sax.routed_experts import ExpertsOfTokens, RoutedExpertIds
 from sax.types import AnswerFormat, HypothesisText, TokenChunk, TokenLogprob

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded, checked, ranged
-from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import MOST_BEAMS
-from sax.types import ReplyOptions
+from sax.types import ReplyOptions, TokenLogprob
 
 
 class StreamOptions(BaseModel):
@@ -152,3 +152,30 @@ def check_beams(body: ReplyFields, width: int) -> None:
         raise InvalidRequest(
             f"best_of is {width}: a beam search has at most {MOST_BEAMS} beams", param="best_of"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Parts that a request asked for beside the text; all are absent by default."""
+
+    n: int = 1  # choices per prompt
+    best_of: int = 1  # answers generated per prompt, of which the n best are returned
+    beams: bool = False  # the one answer per prompt holds all hypotheses of a beam search
+    include_usage: bool = False  # the tokens are counted at the end of a stream
+    continuous_usage: bool = False  # and in each of its events
+    echoed_tops: int | None = None  # logprobs of a completion begin with the prompt's
+    prompt_logprobs: int | None = None  # vLLM's list of them
+    token_ids: bool = False
+    tokens_as_ids: bool = False  # tokens of logprobs are named token_id:7
+    tools: tuple[str, ...] = ()  # names that calls in an answer may have
+    custom_tools: frozenset[str] = frozenset()  # those whose input is a text
+    parallel_calls: bool = True  # False: at most one call
+    include_reasoning: bool = True
+
+    def name(self, entry: TokenLogprob) -> str:
+        return f"token_id:{entry.token_id}" if self.tokens_as_ids else entry.token
+
+    @property
+    def plain_events(self) -> bool:
+        """True if an event in the middle of a stream holds nothing but text."""
+        return not (self.token_ids or self.continuous_usage)

@@ -36,10 +36,10 @@ from http_gateway.openai.reply import (
     read_all,
     usage,
 )
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.schema import ChatRequest
-from http_gateway.openai.shape import Shape
 from http_gateway.openapi import WITH_MODEL, EventKinds, OpenAiError, operation
-from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script, event
+from http_gateway.sse import Ending, EventSource, EventStream, Feed, Script, event
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
 from sax.types import (

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from http_gateway.bounds import bounded, checked, ranged, setting, sized
 from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
-from http_gateway.openai.reply_schema import ReplyFields, check_beams
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import ReplyFields, Shape, check_beams
 from http_gateway.openai.unsupported import (
     CHAT_LABELS,
     CHAT_UNCHANGED,

@@ -28,12 +28,12 @@ from http_gateway.openapi import (
     Schema,
     operation,
 )
-from http_gateway.streams.sse import EventSource, EventStream, Script, event
+from http_gateway.sse import EventSource, EventStream, Script, event
 from sax.errors import SaxError, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import SPEECH_CHARACTERS, field
 from sax.format import quoted
-from sax.spoken import FORMATS, SoundFormat, SpeechRequest, SpokenPart, check_speech
+from sax.speech import FORMATS, SoundFormat, SpeechRequest, SpokenPart, check_speech
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from k8s.render.fields import template_of
-from k8s.render.order import PATHWAYS_JOBSET, PATHWAYS_KINDS, SPOT, Order, SlicePlacement
+from k8s.render.order import PATHWAYS_JOBSET, PATHWAYS_KINDS, SPOT, Order, Planned, SlicePlacement
 from k8s.render.packaged import leader_worker_set, model_server_set
 from k8s.render.pathways.component import PROXY, WORKER
 from k8s.render.pathways.expansion import jobset_of
 from k8s.render.pathways.options import COLOCATED, PathwaysOptions
-from k8s.render.planned import Planned
 from sax.names import ModelId
 from sax.slices import TPU, TpuSlice
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from k8s.render.bucket import CHECKPOINTS
 from k8s.render.names import slug
-from k8s.render.order import Order
-from k8s.render.planned import Planned
+from k8s.render.order import Order, Planned
 from sax.errors import InvalidRequest
 from sax.names import NO_CHECKPOINT, ModelId
 from sax.overrides.known_paths import AUTO, full_path

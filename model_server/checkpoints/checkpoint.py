@@ -16,13 +16,15 @@ from model_server.checkpoints.region import Region
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 
+ARRAYS = "arrays"  # format of tensors that lie in this process's memory
+
 
 class Checkpoint(Protocol):
     """An open checkpoint. Every method raises CheckpointError if the files are at fault."""
 
     @property
     def format(self) -> str:
-        """gguf, safetensors, orbax or pax."""
+        """gguf, safetensors, orbax, pax, or ARRAYS, whose `read` without `out` copies nothing."""
         ...
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import CheckpointView, view_of
-from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.files import read_json
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ FILE, PROCESSOR_FILE, VIDEO_FILE = (f"{name}.json" for name in (PREPROCESSOR, PR
 _INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor", FEATURES: FEATURES}
 # Prefixes of tensors by the part of config.json that sizes them; of the last ones either does.
 _PARTS = {
-    VISION: ("vision_tower.", "vision_model.", "visual.", "embed_vision."),
-    AUDIO: ("audio_tower.", "embed_audio."),
+    VISION: ("vision_tower.", "vision_model.", "visual.", "embed_vision.", "vision_encoder."),
+    AUDIO: ("audio_tower.", "embed_audio.", "audio_adapter.", "audio_encoder."),
     "": ("multi_modal_projector.", "mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
 }
 _PREFIXES = tuple(prefix for prefixes in _PARTS.values() for prefix in prefixes)

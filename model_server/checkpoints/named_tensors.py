@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from model_server.checkpoints.checkpoint import ARRAYS
 from model_server.checkpoints.huggingface.safetensors_header import DTYPES
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.packed import PackedBlocks, Packing
@@ -26,6 +27,8 @@ _FLOATS = {str(dtype) for dtype in DTYPES.values()}
 
 class TensorsByName(Protocol):
     """Named tensors of a file, of shared memory, or of this process."""
+
+    format: str  # safetensors, or ARRAYS
 
     @property
     def dtypes(self) -> Mapping[str, str]:
@@ -43,6 +46,8 @@ class TensorsByName(Protocol):
 
 class GivenArrays:
     """Arrays of numpy or jax, which nobody may change while they are read."""
+
+    format = ARRAYS
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = arrays
@@ -63,6 +68,8 @@ class GivenArrays:
 
 class SingleTensorFile:
     """A safetensors file."""
+
+    format = "safetensors"
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError, also for a file that ends too early."""
@@ -92,7 +99,6 @@ def shared_memory(name: str) -> Path:
 class NamedTensors:
     """A `Checkpoint` of named tensors alone, in Hugging Face's names and layouts."""
 
-    format = "safetensors"
     folder: Path | None = None
 
     def __init__(self, stored: TensorsByName) -> None:
@@ -100,6 +106,7 @@ class NamedTensors:
         self.config: dict[str, Any] = {}
         self.generation_config: dict[str, Any] = {}
         self._stored = stored
+        self.format = stored.format
         for name, dtype in stored.dtypes.items():
             if dtype not in _FLOATS:
                 raise CheckpointError(

@@ -25,7 +25,7 @@ from model_server.checkpoints.split_name import is_mmproj, whole_name
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
 
-_EITHER_WAY = ("qwen3_5_moe_text", "qwen3_vl_moe_text")
+_EITHER_WAY = ("qwen3_5_moe_text", "qwen3_vl_moe_text", "qwen4_exp_text")
 _TURNED = ("qwen3_vl_moe_text",)  # as published
 _ONE_OF_MANY = ".mlp.experts.0.down_proj.weight"
 _ALL = ".mlp.experts.down_proj"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_server.checkpoints.regular_file import open_regular
+from model_server.checkpoints.files import open_regular
 from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
 

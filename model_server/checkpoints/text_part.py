@@ -25,10 +25,12 @@ from sax.errors import CheckpointError
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
+    "dots3_note": "dots3_note_text",
     "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "glm5_next": "glm5_next_text",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -43,11 +45,12 @@ _TEXT_TYPES = {
     "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "qwen4_exp": "qwen4_exp_text",
     "step3p7": "step3p5",
     "voxtral": "llama",
 }
-# Those whose older files have the keys of both parts beside each other.
-_FLAT = ("qwen2_5_vl", "qwen2_vl")
+# Those of which some files have the keys of both parts beside each other.
+_FLAT = ("dots3_note", "glm5_next", "qwen2_5_vl", "qwen2_vl")
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {
@@ -89,6 +92,8 @@ _OUTER_FIRST = (
     "quantization_config",
     "torch_dtype",
 )
+# Whose text model computes with the tokens that end texts, and so with its own.
+_OWN_ENDS = ("qwen4_exp",)
 _TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
 # Whose outer config.json alone decides it in transformers, where one of the pair is stored.
 _TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", "mistral3")
@@ -134,7 +139,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     check_outside(config, inner)
     unread = _OUTER_ONLY if kind in _WITH_AUDIO else (*_OUTER_ONLY, AUDIO)
     outer = {k: v for k, v in config.items() if k not in unread and v is not None}
-    own = {k: v for k, v in inner.items() if v is not None and k not in _OUTER_FIRST}
+    outer_first = [k for k in _OUTER_FIRST if k != "eos_token_id" or kind not in _OWN_ENDS]
+    own = {k: v for k, v in inner.items() if v is not None and k not in outer_first}
     if outer.get(_TIED) is True:  # either says it, as in transformers
         own[_TIED] = True
     inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]

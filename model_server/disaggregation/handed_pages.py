@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.paging.window_page_count import (
-    first_window_page_seen,
-    most_window_pages_seen,
-)
+from model_server.engine.paging.window_pages import first_window_page_seen, most_window_pages_seen
 
 # In transit at once, per direction: memory planned beside the page pool.
 _CONTEXTS = 4  # full contexts of pages

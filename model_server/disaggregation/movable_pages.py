@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.disaggregation.disaggregation import Transfers
 from model_server.disaggregation.handed_pages import PageCount, PageNumbers
 from model_server.disaggregation.layer_set import Block, LayerSet, block_sizes, layer_sets
-from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.paging.window_page_count import most_window_pages_seen
+from model_server.engine.paging.window_pages import most_window_pages_seen
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.draft_program import program_name
 from model_server.engine.running.ops import (

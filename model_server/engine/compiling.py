@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.experimental import serialize_executable
 from jax.sharding import SingleDeviceSharding
 
-from model_server.kernels.cpu import lapack
+from model_server.kernels.cpu import native
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def to_bytes(program: Any) -> bytes:
 
 def from_bytes(body: bytes) -> Any:
     """Load the program onto the devices with the same ids. Raises anything on failure."""
-    lapack.load()
+    native.load_lapack()
     ids, serialized = pickle.loads(body)
     by_id = {device.id: device for device in jax.devices()}
     devices = [by_id[each] for each in ids]

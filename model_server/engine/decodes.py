@@ -7,7 +7,7 @@ from collections.abc import Callable
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EngineParts
 from model_server.engine.sequence import Sequence
-from model_server.engine.steps.builder import StepBuilder
+from model_server.engine.step_builder import StepBuilder
 
 
 class Decodes:

@@ -35,9 +35,9 @@ from model_server.engine.running.ops import Choose, Pending, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Sequence
 from model_server.engine.stats import EngineStats
-from model_server.engine.timing.step_times import StepClock, StepTimes
-from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
+from model_server.engine.step_times import StepClock, StepTimes
 from model_server.engine.types import RowResult, Step, StepResult
+from model_server.engine.watchdog import OnHang, Watchdog, limit_s
 from sax.errors import ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]

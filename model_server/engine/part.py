@@ -16,8 +16,8 @@ from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence
-from model_server.engine.steps.builder import StepBuilder
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_builder import StepBuilder
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import (
     SlotMask,
     Step,

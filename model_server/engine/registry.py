@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from model_server.engine.beams.searches import BeamSearches
-from model_server.engine.encoding.encodes import Encodes
 from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart, EngineParts
 from model_server.engine.parts.adapters import AdapterColumns
+from model_server.engine.parts.beams import BeamSearches
 from model_server.engine.parts.draft_states import DraftStates
+from model_server.engine.parts.encodes import Encodes
 from model_server.engine.parts.grammar import Grammars
 from model_server.engine.parts.long_positions import LongPositions
 from model_server.engine.parts.routed_experts import RoutedExperts
@@ -20,7 +20,7 @@ from model_server.engine.parts.thinking import BoundedThinking
 from model_server.engine.parts.tracing import Tracing
 from model_server.engine.request import EngineRequest, Finish, check
 from model_server.engine.sequence import Sequence
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 
 PARTS: tuple[type[EnginePart[Any]], ...] = (
     DraftStates,

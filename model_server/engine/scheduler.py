@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from model_server.engine.commits import Commits
 from model_server.engine.decodes import Decodes
 from model_server.engine.limits import EngineLimits, check_limits
 from model_server.engine.live_sequences import LiveSequences
@@ -46,12 +47,11 @@ from model_server.engine.registry import parts_of
 from model_server.engine.request import UNTIMED, SequenceUpdate, StepSpan
 from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence
+from model_server.engine.series import StepSeries
 from model_server.engine.shares import fresh_tokens
 from model_server.engine.stats import SchedulerLoad
-from model_server.engine.steps.builder import StepBuilder
-from model_server.engine.steps.commits import Commits
-from model_server.engine.steps.series import StepSeries
-from model_server.engine.timing.step_times import Pace, StepTimes
+from model_server.engine.step_builder import StepBuilder
+from model_server.engine.step_times import Pace, StepTimes
 from model_server.engine.types import (
     Sampling,
     SlotMask,

@@ -25,7 +25,7 @@ from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint
 from model_server.grammars.grammar_state import CompiledGrammar, GrammarStateCounts
 from model_server.grammars.matcher import matcher_of
-from model_server.grammars.reading.frames import (
+from model_server.grammars.reading_frames import (
     MAX_ANSWER,
     CheckAsk,
     ConstraintAnswer,
@@ -39,7 +39,7 @@ from sax.errors import InvalidRequest, SaxError, Unavailable, UnsupportedParamet
 QUICK_S = 0.25  # processor time of a constraint in the quick lane: usual ones take milliseconds
 SLOW_S = 5.0  # and in the slow one
 _WAIT_S = 5.0
-_WORKER = "model_server.grammars.reading.worker"
+_WORKER = "model_server.grammars.reading_worker"
 _DECODER = msgspec.msgpack.Decoder(ConstraintAnswer)
 
 

@@ -4,10 +4,18 @@ Source: DeepSeek-AI 2025, "DeepSeek-V3.2-Exp". A token caches one vector that al
 behind it, as its last numbers, a key for choosing. A query scores that key with heads of its own:
 relu(query · key), weighted and added up. All scores are computed and all pages read, so memory and
 time are those of attention to everything. TPUs have kernels for it; elsewhere it is plain XLA.
+
+Tokens may be chosen by pools (Z.ai 2026, "GLM-5.3 Flash"; transformers' `Glm5NextTextIndexer`):
+behind its key a token caches how much each number of it counts in the mean of its pool. Queries
+score the means of the pools that they see whole; the tokens behind the last of them are always
+seen. This is plain XLA on every platform.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -35,6 +43,8 @@ class Chosen(NamedTuple):
 
 
 EVERY = Chosen(None, None)
+# pages, f32[N, C, J, I], f32[N, C, J], tables i32[N, S/G], limits i32[N, C] -> as `choose`
+_Choose = Callable[[LayerPages, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array | None]
 
 
 @runtime_checkable
@@ -60,23 +70,26 @@ def attend_to_chosen(
     batch: PagedBatch,
     layer: LayerPages,
     q: jax.Array,  # f32[T, H, Q]
-    k: jax.Array,  # f32[T, 1, Q + I]: the last I numbers are the key for choosing
+    # f32[T, 1, Q + I]: the last I numbers are the key for choosing; of pools, Q + 2 I: and counts
+    k: jax.Array,
     choosing: Choosing | Chosen,  # Chosen: by a layer before, and I is 0
     *,
     most: int,  # tokens that each query attends to
     scale: float,
     sinks: jax.Array | None = None,  # f32[H], as in `paged.Scores`
+    pools: jax.Array | None = None,  # f32[P, I], as of `choose_pools`; None: token by token
 ) -> tuple[jax.Array, LayerPages, Chosen]:
     """Write the new vectors, then attend. Returns f32[T, H, Q] or more, mixed of whole vectors.
 
     Whole inputs are read without pages. Raises KernelRefusal if the kernel has other pages and is
-    no `ChoosingKernel`, which takes no sinks.
+    no `ChoosingKernel`, which takes no sinks and no pools.
     """
-    if isinstance(batch.kernel, ChoosingKernel) and sinks is None:
+    if isinstance(batch.kernel, ChoosingKernel) and sinks is None and pools is None:
         return batch.kernel.attend_to_chosen(batch, layer, q, k, choosing, most=most, scale=scale)
     padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
+    by = partial(choose, most=most) if pools is None else partial(choose_pools, pools, most=most)
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
-        mixed, chosen = _whole(batch, padded, k, choosing, most, scale, sinks)
+        mixed, chosen = _whole(batch, padded, k, choosing, by, scale, sinks)
         return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
@@ -87,7 +100,7 @@ def attend_to_chosen(
     layer = write(
         layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
     )
-    return _paged(batch, layer, padded, choosing, most, scale, sinks)
+    return _paged(batch, layer, padded, choosing, by, scale, sinks)
 
 
 def _paged(
@@ -95,7 +108,7 @@ def _paged(
     layer: LayerPages,
     q: jax.Array,
     choosing: Choosing | Chosen,
-    most: int,
+    choose: _Choose,
     scale: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, LayerPages, Chosen]:
@@ -112,7 +125,7 @@ def _paged(
             tables, limits = split.queries(tables), split.queries(limits)
         chosen = before
         if isinstance(choosing, Choosing):
-            chosen = choose(layer, parts[1], parts[2], tables, limits, most)
+            chosen = choose(layer, parts[1], parts[2], tables, limits)
         mixed = xla.paged_attention(
             parts[0], layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
         )
@@ -131,7 +144,7 @@ def _whole(
     q: jax.Array,
     k: jax.Array,
     choosing: Choosing | Chosen,
-    most: int,
+    choose: _Choose,
     scale: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None]:
@@ -147,7 +160,7 @@ def _whole(
         chosen = choosing.blocks
     else:
         by, weights = map(blocks, choosing)
-        chosen = choose(layer, by, weights, tables, limits, most)
+        chosen = choose(layer, by, weights, tables, limits)
     mixed = xla.paged_attention(
         blocks(q), layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
     )
@@ -187,6 +200,62 @@ def choose(
 
     trips = (jnp.max(limits) + page_size - 1) // page_size
     scores = lax.fori_loop(0, trips, one_page, scores)
+    return _highest(scores, most)
+
+
+def choose_pools(
+    pools: jax.Array,  # f32[P, I]: added to how much a key counts, by its place in a pool
+    layer: LayerPages,
+    queries: jax.Array,  # f32[N, C, J, I]
+    weights: jax.Array,  # f32[N, C, J]
+    tables: jax.Array,  # i32[N, S/G]
+    limits: jax.Array,  # i32[N, C]
+    *,
+    most: int,
+) -> jax.Array | None:
+    """As `choose`, of whole pools of P tokens, which `most` is a multiple of."""
+    page_size, size = layer.keys.shape[3], len(pools)
+    tokens = tables.shape[1] * page_size
+    if tokens <= most:
+        return None
+    # As many pages at once as hold whole pools
+    pages = size // math.gcd(size, page_size)
+    tables = jnp.pad(tables, ((0, 0), (0, -tables.shape[1] % pages)))
+    count, spans = pages * page_size // size, tables.shape[1] // pages
+
+    def one_span(index: jax.Array, scores: jax.Array) -> jax.Array:
+        columns = lax.dynamic_slice_in_dim(tables, index * pages, pages, axis=1)
+        means = _means_of_pools(layer, columns, pools)
+        found = jnp.einsum("ncji,npi->ncjp", queries, means, precision=lax.Precision.HIGHEST)
+        found = jnp.einsum("ncj,ncjp->ncp", weights, jax.nn.relu(found))
+        ends = lax.broadcast_to_rank((index * count + jnp.arange(count) + 1) * size, 3)
+        found = jnp.where(ends <= limits[..., None], found, -jnp.inf)
+        return lax.dynamic_update_slice_in_dim(scores, found, index * count, axis=2)
+
+    trips = (jnp.max(limits) + pages * page_size - 1) // (pages * page_size)
+    scores = jnp.full((*limits.shape, count * spans), -jnp.inf)
+    scores = lax.fori_loop(0, trips, one_span, scores)
+    last = lax.broadcast_to_rank(jnp.arange(count * spans), 3) == limits[..., None] // size
+    kept = _highest(scores, most // size) | last
+    return jnp.repeat(kept, size, axis=-1)[..., :tokens]
+
+
+def _means_of_pools(layer: LayerPages, tables: jax.Array, pools: jax.Array) -> jax.Array:
+    """f32[N, M, I]: the means of the M pools in these pages, i32[N, columns], of each sequence."""
+    size, width = pools.shape
+    first = layer.keys.shape[2] - 2 * width
+    cached = layer.keys.at[tables, 0, first:].get(mode="promise_in_bounds").astype(jnp.float32)
+    if layer.key_scales is not None:
+        scales = layer.key_scales.at[tables, 0].get(mode="promise_in_bounds")
+        cached = cached * scales[:, :, None]
+    cached = cached.transpose(0, 1, 3, 2).reshape(len(tables), -1, size, 2 * width)
+    keys, counts = jnp.split(cached, 2, axis=-1)
+    shares = jax.nn.softmax(counts + pools[None, None], axis=2)
+    return jnp.sum(shares * keys, axis=2)
+
+
+def _highest(scores: jax.Array, most: int) -> jax.Array:
+    """Return bool[N, C, S]: the highest of f32[N, C, S], of each query."""
     _, highest = lax.top_k(scores, most)
     return jnp.put_along_axis(
         jnp.zeros(scores.shape, bool), highest, jnp.bool_(True), axis=-1, inplace=False

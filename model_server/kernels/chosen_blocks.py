@@ -1,14 +1,17 @@
 """Attention in chosen blocks: each query sees the tokens of the blocks that it scores highest.
 
-Source: MiniMax 2026, "MiniMax-M3". A query has a few heads that choose, one for each group of
-attending heads, and a token one key for them. A block's score is the highest among its tokens; the
-query's own block, or the few blocks that end with it, are always chosen. All scores are computed
-and all pages read, in plain XLA on every platform: time and memory are those of attention to
-everything.
+A token has one key for choosing. All scores are computed and all pages read, in plain XLA on every
+platform: time and memory are those of attention to everything.
+Sources: MiniMax 2026, "MiniMax-M3": a query has a few heads that choose, one for each group of
+attending heads; a block's score is the highest among its tokens; the query's own block, or the few
+blocks that end with it, are always chosen. transformers' `models/qwen4_exp`: the heads that choose
+do so together; a block's score is that of the mean of its keys; only whole blocks are scored, and
+the tokens behind the last of them are always seen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -33,6 +36,14 @@ class ChosenBlocks(NamedTuple):
     nearest: int  # of them, those that end with the query's own
 
 
+class WholeBlocks(NamedTuple):
+    size: int  # tokens of a block
+    most: int  # blocks that a query sees, beside the tokens behind the last whole one
+    # cached keys of blocks f32[N, b, size, I], the place i32[b] of each block's first token -> keys
+    # of the blocks f32[N, b, J]
+    pooled: Callable[[jax.Array, jax.Array], jax.Array]
+
+
 def choose_blocks(
     batch: PagedBatch,
     layer: LayerPages,  # keys alone
@@ -48,8 +59,26 @@ def choose_blocks(
         shaped = queries[rows].reshape(limits.shape[0], -1, *queries.shape[1:])
         return _choose(pages, shaped, tables, limits, blocks)
 
-    copies = layer.keys.shape[1]  # each device that shares the heads has the key
-    first, rest, layer = _each(batch, layer, jnp.repeat(keys, copies, axis=1), None, run)
+    first, rest, layer = _each(batch, layer, keys, None, run)
+    return Chosen(first, rest), layer
+
+
+def choose_whole_blocks(
+    batch: PagedBatch,
+    layer: LayerPages,  # keys alone
+    queries: jax.Array,  # f32[T, H, J]
+    keys: jax.Array,  # f32[T, 1, I]
+    blocks: WholeBlocks,
+) -> tuple[Chosen, LayerPages]:
+    """Write the keys; return bool[.., C, S] of decodes and blocks, None: all that they see."""
+
+    def run(
+        rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
+    ) -> jax.Array | None:
+        shaped = queries[rows].reshape(limits.shape[0], -1, *queries.shape[1:])
+        return _choose_whole(pages, shaped, tables, limits, blocks)
+
+    first, rest, layer = _each(batch, layer, keys, None, run)
     return Chosen(first, rest), layer
 
 
@@ -59,7 +88,7 @@ def attend_in_blocks(
     q: jax.Array,  # f32[T, H, Q]
     k: jax.Array,  # f32[T, K, Q]
     v: jax.Array,  # f32[T, K, W]
-    chosen: Chosen,  # of J heads, for H / J query heads each
+    chosen: Chosen,  # of all heads, or of J heads, for H / J query heads each
     *,
     scale: float,
 ) -> tuple[jax.Array, LayerPages]:
@@ -99,7 +128,8 @@ def _each(
         return None, run(slice(None), pages, tables, batch.block_limits, False), layer
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal("attention in chosen blocks is computed over pages of plain XLA only")
-    layer = write(layer, k, v, batch.pages, batch.offsets)
+    copies = layer.keys.shape[1] // k.shape[1]  # each device that shares the heads has a key
+    layer = write(layer, jnp.repeat(k, copies, axis=1), v, batch.pages, batch.offsets)
     decodes = batch.decode_tables.shape[0]
     first = run(slice(0, decodes), layer, batch.decode_tables, batch.decode_limits, True)
     if not batch.block_tables.shape[0]:
@@ -147,3 +177,50 @@ def _choose(
     kept = jnp.zeros(best.shape, bool)
     kept = jnp.put_along_axis(kept, highest, jnp.bool_(True), axis=-1, inplace=False)
     return jnp.repeat(kept, blocks.size, axis=-1)[..., :tokens]
+
+
+def _choose_whole(
+    layer: LayerPages,
+    queries: jax.Array,  # f32[N, C, H, J]
+    tables: jax.Array,  # i32[N, S/G]
+    limits: jax.Array,  # i32[N, C]
+    blocks: WholeBlocks,
+) -> jax.Array | None:
+    """Return bool[N, C, S], the tokens that each query sees; None: all up to its own."""
+    page_size, columns = layer.keys.shape[3], tables.shape[1]
+    tokens = columns * page_size
+    if tokens // blocks.size <= blocks.most:
+        return None
+    # As many pages together as hold whole blocks.
+    span = math.lcm(page_size, blocks.size)
+    pages, each, spans = span // page_size, span // blocks.size, -(-tokens // span)
+    tables = jnp.pad(tables, ((0, 0), (0, spans * pages - columns)))
+
+    def one_span(index: jax.Array, scores: jax.Array) -> jax.Array:
+        held = lax.dynamic_slice_in_dim(tables, index * pages, pages, axis=1)
+        starts = index * span + jnp.arange(each) * blocks.size
+        keys = blocks.pooled(
+            _keys_of(layer, held).reshape(len(held), each, blocks.size, -1), starts
+        )
+        found = jnp.einsum("nchj,nbj->nhcb", queries, keys, precision=lax.Precision.HIGHEST)
+        found = jnp.sum(jax.nn.relu(found), axis=1)
+        ends = lax.broadcast_to_rank(starts + blocks.size, 3)
+        found = jnp.where(ends <= limits[..., None], found, -jnp.inf)
+        return lax.dynamic_update_slice_in_dim(scores, found, index * each, axis=2)
+
+    scores = jnp.full((*limits.shape, spans * each), -jnp.inf)
+    scores = lax.fori_loop(0, (jnp.max(limits) + span - 1) // span, one_span, scores)
+    _, highest = lax.top_k(scores, blocks.most)
+    begun = (limits // blocks.size)[..., None]  # the block that is not whole yet
+    kept = lax.broadcast_to_rank(jnp.arange(spans * each), 3) == begun
+    kept = jnp.put_along_axis(kept, highest, jnp.bool_(True), axis=-1, inplace=False)
+    return jnp.repeat(kept, blocks.size, axis=-1)[..., :tokens]
+
+
+def _keys_of(layer: LayerPages, pages: jax.Array) -> jax.Array:
+    """f32[N, p * G, I]: the keys of all tokens in pages i32[N, p]."""
+    keys = layer.keys.at[pages, 0].get(mode="promise_in_bounds").astype(jnp.float32)
+    if layer.key_scales is not None:
+        scales = layer.key_scales.at[pages, 0].get(mode="promise_in_bounds")
+        keys = keys * scales[:, :, None]
+    return keys.transpose(0, 1, 3, 2).reshape(len(pages), -1, keys.shape[2])

@@ -84,7 +84,8 @@ def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     plain = partial(_BY_XLA[name], epsilon=epsilon)
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
     # XLA would gather what is divided among devices before it calls a kernel.
-    alone = jax.typeof(x).sharding.mesh.empty and not _PORTABLE.get()
+    mesh = jax.typeof(x).sharding.mesh  # of one device, where a weight has had a part in x
+    alone = (mesh.empty or mesh.size == 1) and not _PORTABLE.get()
     if native.available() and x.dtype == jnp.float32 and alone:
         on_cpu = partial(curve, name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)

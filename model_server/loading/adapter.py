@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from model_server.checkpoints.huggingface.peft import open_adapter
+from model_server.loading.checkpoint_opener import named
 from model_server.loading.kinds import AskedModel
 from model_server.loading.language import LanguageModels
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded import LoadedAdapter
 from model_server.loading.loaded_model import Report
-from model_server.loading.opening.checkpoint_opener import named
 from model_server.models.registry import check_overrides
 from sax.adapters import parse_base
 from sax.types import ModelSpec

@@ -25,9 +25,9 @@ from model_server.checkpoints.region import Region
 from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig
 from model_server.engine.running.ops import ForgetAdapter, ReadAdapter, Runner, WriteAdapter
+from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.deployment import Deployment
 from model_server.loading.loaded import Loaded, LoadedAdapter
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.weights import place
 from model_server.models.weights.low_rank import (
     AdapterRoom,

@@ -13,7 +13,7 @@ from msgspec import structs
 from model_server.config import AUTO, ModelServerConfig
 from model_server.disaggregation.handed_pages import transit_room
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.islands.proxy_backend import is_proxied
+from model_server.islands import is_proxied
 from model_server.loading.media.encoder_plan import check_chunk, media_limits
 from model_server.loading.memory_plan import FreeMemory, PageBytes
 from model_server.loading.placed_model import PREFILL_BLOCKS, PlacedModel

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from model_server.config import ModelServerConfig
-from model_server.islands.devices import island_devices, told_limit
+from model_server.islands import island_devices, told_limit
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, layout_of

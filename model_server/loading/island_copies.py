@@ -14,10 +14,10 @@ from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.islands.island_runner import IslandRunner
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
-from model_server.islands.devices import Copy, answers, copies, copy_name, islands
+from model_server.islands import Copy, answers, copies, copy_name, islands
+from model_server.loading.checkpoint_opener import CheckpointOpener, Report
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, run_all
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener, Report
 from model_server.loading.served_recipe import recipe_of
 from model_server.loading.stages.island_stages import IslandStagesLoad
 from model_server.models.recipe import Recipe

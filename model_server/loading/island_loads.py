@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from model_server.disaggregation.island_moves import IslandMoves
 from model_server.engine.islands.island_runner import IslandRunner
-from model_server.islands.devices import Copy, copy_name
+from model_server.islands import Copy, copy_name
 
 logger = logging.getLogger(__name__)
 

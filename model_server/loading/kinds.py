@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.chosen_tasks import generates
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_model import LoadedModel, Report
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.served_recipe import recipe_of
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedRecipe
@@ -90,7 +90,7 @@ class _KindPlace(NamedTuple):
 # The first that takes a publish loads it; those that open no checkpoint come first.
 _KINDS = (
     _KindPlace(lambda asked: isinstance(asked.entry, AdapterClass), "adapter"),
-    _KindPlace(lambda asked: isinstance(asked.entry, CustomModel), "custom.custom_loading"),
+    _KindPlace(lambda asked: isinstance(asked.entry, CustomModel), "custom"),
     _KindPlace(
         lambda asked: vision_class(asked.spec.model_path, asked.config) is not None,
         "vision.vision_loading",

@@ -20,15 +20,15 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.engine.worker import Worker
 from model_server.grammars.compiler import GrammarCompiler
-from model_server.islands.devices import copies
-from model_server.islands.proxy_backend import is_proxied
+from model_server.islands import copies, is_proxied
 from model_server.kernels.cpu.attention import LANES, MOST_DIM, supports
 from model_server.kernels.cpu.served import described, is_native
 from model_server.kernels.pages import LayerPages
 from model_server.loading.adapters import Bases
+from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import check_vocabulary, with_draft
@@ -41,7 +41,6 @@ from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_model import Report
 from model_server.loading.media.encoder_weights import check_image_tokens
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedGradients
 from model_server.loading.served_recipe import check_behind_proxy, check_routed_experts, recipe_of
 from model_server.loading.stages.host_stage import StageHost, StageLoad

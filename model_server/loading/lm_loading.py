@@ -20,12 +20,11 @@ import jax
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names, without, without_prefixes
 from model_server.config import ModelServerConfig
-from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.disaggregation import Disaggregation, Transfers
 from model_server.disaggregation.island_moves import IslandPort
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import Transfers
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, CompiledAhead, Programs
 from model_server.engine.limits import EngineLimits
@@ -36,10 +35,11 @@ from model_server.engine.running.new_weights import NewWeights
 from model_server.engine.running.ops import Runner
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.running.runner_part import RunnerPart
-from model_server.engine.timing.step_times import StepTimes
-from model_server.islands.devices import island_devices
+from model_server.engine.step_times import StepTimes
+from model_server.islands import island_devices
 from model_server.loading.adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there
+from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.deployment import Deployment, plan_pages
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
@@ -54,7 +54,6 @@ from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.new_weights import HostWeights
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from model_server.config import ModelServerConfig
+from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.device_memory import device_limit, free_memory
 from model_server.loading.loaded_model import HeldMemory
 from model_server.loading.memory_plan import FreeMemory
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener
 from model_server.models.weights.sharding import Layout
 from model_server.sharing.freeing import give_back_unused
 from sax.types import ModelSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.running.ops import Runner
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.images.image_reader import ImageReader
 from model_server.loading.island_loads import IslandLoads

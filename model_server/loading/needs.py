@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
-from model_server.islands.devices import island_devices
+from model_server.islands import island_devices
 from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.device_memory import layout_for
 from model_server.loading.placed_model import place_model

@@ -26,9 +26,9 @@ from model_server.checkpoints.named_tensors import (
 from model_server.checkpoints.packed import FLOAT4
 from model_server.checkpoints.roots import local_place
 from model_server.engine.worker import Worker
+from model_server.loading.checkpoint_opener import CheckpointOpener, named
 from model_server.loading.deployment import Deployment
 from model_server.loading.device_memory import room_now
-from model_server.loading.opening.checkpoint_opener import CheckpointOpener, named
 from model_server.loading.weights import read_weights
 from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.weight import Declaration

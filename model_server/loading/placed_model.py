@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.engine.limits import EngineLimits
-from model_server.engine.paging.window_page_count import most_window_pages
+from model_server.engine.paging.window_pages import most_window_pages
 from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import told_as_plan_error
 from model_server.kernels import xla

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.config import ModelServerConfig
-from model_server.islands.proxy_backend import is_proxied
+from model_server.islands import is_proxied
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.media.media_recipe import names_of
 from model_server.models.recipe import Recipe

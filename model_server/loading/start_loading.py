@@ -28,7 +28,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
 from model_server.engine.step_program import StepProgram
 from model_server.engine.versions import versions
-from model_server.islands.proxy_backend import is_proxied
+from model_server.islands import is_proxied
 from model_server.kernels.cpu import native
 from model_server.loading.deployment import Deployment
 from model_server.loading.weights import place

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import math
 import os
 import threading
@@ -22,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint import ARRAYS, Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit, region_shape, whole
@@ -30,7 +31,7 @@ from model_server.kernels.aligned import ALIGNMENT, aligned, aligned_empty
 from model_server.kernels.cpu.tiles import ROWS
 from model_server.models.weights.quantization import fits, has_transposed, quantize, refined
 from model_server.models.weights.sharding import Layout, own_device
-from model_server.models.weights.source import Empty, RegionPiece
+from model_server.models.weights.source import Empty, RegionPiece, WeightSource
 from model_server.models.weights.tiled import lay_out
 from model_server.models.weights.weight import Declaration, Leaf
 from sax.errors import CheckpointError
@@ -111,22 +112,30 @@ def _band_height(weight: Declaration) -> int:
     return max(_BAND // max(inputs, 1), outputs // bands) // ROWS * ROWS + ROWS
 
 
+def _bands(weight: Declaration, starts: Sequence[int]) -> Iterator[slice]:
+    """Yield the rows to read at once. starts: rows at which another band begins in any case."""
+    height = _band_height(weight)
+    for first, stop in itertools.pairwise((*starts, weight.shape[0])):
+        for row in range(first, stop, height):
+            yield slice(row, min(row + height, stop))
+
+
 def placed_in_tiles(
     weight: Declaration,
     layout: Layout,
     reader: Callable[[], Callable[[Leaf, Region], np.ndarray]],
     empty: Empty = aligned_empty,
+    starts: Sequence[int] = (0,),
 ) -> list[jax.Array]:
     """Read a weight band by band, lay out each in tiles and place them.
 
     reader: makes what reads the leaves as they are stored; it may keep what it has read.
-    empty: makes the arrays for the tiles.
+    empty: makes the arrays for the tiles. starts: rows at which another tensor begins.
     """
-    count, rows_of_each = weight.shape[0], math.prod(weight.shape[1:-1])
+    rows_of_each = math.prod(weight.shape[1:-1])
     made = {leaf.part: empty(leaf.shape, leaf.dtype) for leaf in weight.leaves}
-    height = _band_height(weight)
-    for first in range(0, count, height):
-        band, read = slice(first, min(first + height, count)), reader()
+    for band in _bands(weight, starts):
+        first, read = band.start, reader()
         plain = {
             leaf.part: read(leaf, (band, *(slice(0, size) for size in leaf.shape[1:])))
             for leaf in weight.plain
@@ -180,6 +189,18 @@ def _starting(
         yield left[count]
 
 
+def _starts(weight: Declaration, checkpoint: Checkpoint) -> list[int]:
+    """Return the rows at which the tensors begin that a weight is joined from, if tiles do, too.
+
+    The part of one tensor is read in place where it lies in memory already.
+    """
+    if len(weight.shape) != 2 or weight.low_rank is not None:
+        return [0]
+    pieces = weight.source.pieces(checkpoint, whole(weight.shape))
+    rows = sorted({0, *(each.place[0].start for each in pieces)})
+    return [0] if any(row % ROWS for row in rows) else rows
+
+
 # Tensors that old exporters wrote although they can be derived from the configuration.
 _DERIVED = ("rotary_emb.inv_freq", ".masked_bias", "attn.bias", "attention.bias")
 
@@ -203,7 +224,7 @@ def read_weights(
     def read_one(weight: Declaration) -> list[jax.Array]:
         if weight.is_tiled:
             reader = functools.partial(_reader, weight, checkpoint, bands.empty)
-            return placed_in_tiles(weight, over, reader, memory.empty)
+            return placed_in_tiles(weight, over, reader, memory.empty, _starts(weight, checkpoint))
         read = _reader(weight, checkpoint)
         placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(placed)  # so that the host copy is freed
@@ -301,7 +322,21 @@ def _reader(
         return lambda leaf, region: np.zeros(region_shape(region), leaf.dtype)
     if weight.packing is not None:
         return PackedReader(weight, weight.packing, checkpoint).read
+    if checkpoint.format == ARRAYS and weight.is_tiled:
+        return functools.partial(_read_in_place, weight.source, checkpoint, empty)
     return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype, empty)
+
+
+def _read_in_place(
+    source: WeightSource, arrays: Checkpoint, empty: Empty, leaf: Leaf, region: Region
+) -> np.ndarray:
+    """Return a region where it lies if it is a part of one array, and read it otherwise."""
+    first, *others = source.pieces(arrays, region)
+    numbers = first.read(arrays)
+    lies = numbers.shape == region_shape(region) and numbers.flags.c_contiguous
+    if not others and lies and numbers.dtype == leaf.dtype:
+        return numbers
+    return source.read(arrays, region, leaf.dtype, empty)
 
 
 class PackedReader:

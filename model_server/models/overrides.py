@@ -16,11 +16,11 @@ from typing import Any
 from sax.chat import ReasoningParser, ToolParser
 from sax.errors import InvalidRequest
 from sax.format import shortened
-from sax.overrides.json_text import read_json
 from sax.overrides.known_paths import unknown_override
 from sax.overrides.saxml_overrides import read_saxml_overrides
 from sax.overrides.saxml_parameter import Verdict
 from sax.overrides.saxml_parameters import SAXML_PARAMETERS
+from sax.overrides.value_rule import read_json
 
 _USUAL_DRAFT_TOKENS = 8
 SPECULATION_DEFAULTS: Mapping[str, Any] = {

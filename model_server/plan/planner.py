@@ -15,7 +15,7 @@ from typing import Any
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment, plan_pages

@@ -288,6 +288,7 @@ def _parts(layer: Any) -> list[Any]:
 
 
 def _layer(parts: list[Any], memory: Memory) -> LayerType:
-    windows = [part.shape.window for part in parts if isinstance(part, Attention | LentAttention)]
+    attend = (Attention, LatentAttention, LentAttention)
+    windows = [part.shape.window for part in parts if isinstance(part, attend)]
     routed = any(isinstance(part, Router) for part in parts)
     return LayerType(windows[0] if windows else None, routed, memory)

@@ -26,7 +26,7 @@ from typing import NoReturn, TypeVar
 import jax
 
 from model_server.config import HUNG, LOST, ModelServerConfig, drained_status
-from model_server.engine.timing.watchdog import StepHung
+from model_server.engine.watchdog import StepHung
 from model_server.engine.worker import Worker
 from model_server.loading.language import LanguageModels
 from model_server.loading.loader import make_loader

@@ -20,10 +20,10 @@ from grpc_reflection.v1alpha import reflection
 
 from model_server.config import ANY_ADDRESS, ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
-from model_server.engine.timing.watchdog import tell_of_hang
+from model_server.engine.watchdog import tell_of_hang
 from model_server.loading.loaded_model import Loader
 from model_server.loading.memory_plan import Devices
-from model_server.loading.saving.saver import Saver
+from model_server.loading.saving import Saver
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import AdminProcess, Joiner, admin_command
 from model_server.services.fencing import Fencing

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import fields
 
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.engine.paging.window_page_count import most_window_pages
+from model_server.engine.paging.window_pages import most_window_pages
 from model_server.programs.keys import Keys
 from sax.errors import CheckpointError
 

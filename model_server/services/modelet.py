@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.engine.worker import Worker
-from model_server.loading.saving.exporting import ExportedMethod
-from model_server.loading.saving.saver import Saver
+from model_server.loading.saving import ExportedMethod, Saver
 from model_server.services.fencing import Fencing
 from model_server.serving.admission import Admission, check_admin, check_enforceable
 from model_server.serving.method_stats import MethodSnapshot

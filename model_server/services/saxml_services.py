@@ -56,8 +56,7 @@ from sax.wire.request_bounds import (
     check_speak,
     check_transcribe,
 )
-from sax.wire.spoken import decode_speak, encode_spoken
-from sax.wire.transcripts import decode_transcribe, encode_part
+from sax.wire.speech import decode_speak, decode_transcribe, encode_part, encode_spoken
 
 _FLOATS = 3  # WAV's number of the format
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_server.engine.beams.search import sampling_of
+from model_server.engine.parts.beams import sampling_of
 from model_server.engine.types import BeamSettings, Sampling
 from sax.errors import InvalidRequest
 from sax.fields.sampling import MOST_LOGPROBS, SAMPLING, UNCHANGED

@@ -21,9 +21,9 @@ from model_server.engine.islands.engine_group import EngineGroup
 from model_server.engine.islands.split_group import SplitGroup
 from model_server.engine.outbox import Deliver
 from model_server.engine.running.ops import Runner
-from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
-from model_server.islands.proxy_backend import BACKEND
+from model_server.engine.watchdog import OnHang
+from model_server.islands import BACKEND
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_batches import LoadedBatches
 from model_server.serving.batch_servable import BatchServable

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable
 
 from model_server.disaggregation.contract import Contract, check_same
-from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.disaggregation import KEYS, Disaggregation
 from model_server.disaggregation.handed_pages import PageAllowance, PageCount, handed_over
 from model_server.disaggregation.handoff import KvHandoff
-from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import RowResult
 from model_server.serving.lm_servable import LmServable

@@ -17,11 +17,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from model_server.disaggregation.disaggregation import Disaggregation, is_remote
+from model_server.disaggregation.disaggregation import KEYS, Disaggregation, is_remote
 from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.prefill_servers import PrefillServer, PrefillServers
-from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.parts.thinking import ThinkingBudget
 from model_server.engine.registry import finish_of

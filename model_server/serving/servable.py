@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, TypeVar
 
-from model_server.engine.timing.watchdog import OnHang
+from model_server.engine.watchdog import OnHang
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.loading.loaded_batches import LoadedBatches
 from model_server.loading.loaded_model import LoadedModel

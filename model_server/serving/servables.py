@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from model_server.engine.failure import as_load_error
-from model_server.engine.timing.watchdog import OnHang
+from model_server.engine.watchdog import OnHang
 from model_server.loading.load_thread import LoadThread
 from model_server.loading.loaded_model import LoadedModel, Loader
 from model_server.serving.admission import tell_of_idle

@@ -24,7 +24,7 @@ from model_server.text.tokenizer_parts import (
     without_any_first_space,
     without_first_space,
 )
-from model_server.text.untrusted.encoder import UntrustedEncoder, are_known, check_growth
+from model_server.text.untrusted_encoder import UntrustedEncoder, are_known, check_growth
 from sax.errors import CheckpointError, InvalidRequest
 
 

@@ -10,9 +10,15 @@ from dataclasses import replace
 from sax.canary import canary_spec, check_percent
 from sax.client.admin import Admin
 from sax.client.history import merging
-from sax.client.readiness import not_ready, why_not
 from sax.client.watch import WatchEvent, follow
-from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
+from sax.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    NotFound,
+    SaxError,
+)
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
 from sax.proto import admin_pb2, cell_pb2
 from sax.scaling import Scaling, check_replicas, settle
@@ -22,7 +28,9 @@ from sax.types import (
     ModelSpec,
     Overview,
     PublishedModel,
+    ReplicaStatus,
     Rights,
+    ServableStatus,
 )
 from sax.wire.models import decode_models, encode_spec
 from sax.wire.servers import decode_joined, decode_stats
@@ -31,6 +39,7 @@ _WAIT_ROUND_S = 30.0  # per WaitForReady call; longer waits take several
 
 Models = list[PublishedModel]
 Servers = list[JoinedServer]
+RETRY_AFTER_S = 2.0  # roughly how often progress changes while a model loads
 
 
 class OperatorCalls:
@@ -279,3 +288,41 @@ def _canary(
 
 def _cell(cell: str | None) -> str:
     return "" if cell is None else str(CellId.parse(cell))
+
+
+def not_ready(model: PublishedModel) -> ModelNotReady:
+    return not_ready_because(model.spec.model_id, why_not(model))
+
+
+def not_ready_because(model_id: str, why: str) -> ModelNotReady:
+    return ModelNotReady(
+        f"{model_id} is published, but no replica is ready: {why}", retry_after_s=RETRY_AFTER_S
+    )
+
+
+def why_not(model: PublishedModel) -> str:
+    """Return the reason of the first replica that is not ready."""
+    if not model.wanted_replicas:
+        if model.scaling_reason:
+            return model.scaling_reason
+        return "0 replicas are wanted; update it to 1 or more"
+    waiting = [r for r in model.replicas if r.status is not ServableStatus.LOADED]
+    reasons = [reason for reason in map(_reason, waiting) if reason]
+    if reasons:
+        return reasons[0]
+    if model.ready_replicas:
+        return "one has just become ready"
+    return "no model server has taken it yet"
+
+
+def _reason(replica: ReplicaStatus) -> str:
+    if replica.reason:
+        return replica.reason
+    if replica.progress is not None and replica.progress.total:
+        progress = replica.progress
+        return f"{progress.phase} {progress.done} of {progress.total} {progress.unit}".rstrip()
+    if replica.progress is not None:
+        return replica.progress.phase
+    if replica.status is ServableStatus.NONE:
+        return ""
+    return f"{replica.status.value} on {replica.address}"

@@ -17,7 +17,7 @@ from typing import Protocol
 from sax.auth.credentials import own_account, told_to_user
 from sax.client.attempts import Attempts, Route
 from sax.client.connection import ModelServerConnection
-from sax.client.readiness import not_ready_because
+from sax.client.operator_calls import not_ready_because
 from sax.client.routing import Affinity, RecentReplicas, choose, sides
 from sax.client.watch import Watched, WatchSource, follow
 from sax.errors import (

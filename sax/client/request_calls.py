@@ -17,8 +17,16 @@ from sax.client.locator import Locator
 from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
 from sax.passes import Classified, Embedded, Gradients, PairScores, Ranked, ranked
 from sax.proto import lm_pb2, tokens_pb2
-from sax.speech import TranscriptPart, TranscriptRequest, WholeTranscript, whole_transcript
-from sax.spoken import SpeechRequest, SpokenPart, WholeSound, whole_sound
+from sax.speech import (
+    SpeechRequest,
+    SpokenPart,
+    TranscriptPart,
+    TranscriptRequest,
+    WholeSound,
+    WholeTranscript,
+    whole_sound,
+    whole_transcript,
+)
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -44,8 +52,7 @@ from sax.wire.embed import (
 from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
 from sax.wire.prompts import encode_detokenize, encode_tokenize
 from sax.wire.services import Reply, RpcMethod
-from sax.wire.spoken import decode_spoken, encode_speak
-from sax.wire.transcripts import decode_part, encode_transcribe
+from sax.wire.speech import decode_part, decode_spoken, encode_speak, encode_transcribe
 
 _PHASES = "/sax.tokens.TokenService/Phases"
 _TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sax.errors import InvalidRequest
-from sax.overrides.declared_inputs import KEY as EXTRA_INPUTS
-from sax.overrides.declared_inputs import OF_SAMPLES, with_declared
+from sax.format import quoted
 from sax.overrides.saxml_parameters import SAXML_PARAMETERS
 from sax.overrides.value_rule import as_list
 from sax.types import SamplingParams
+from sax.wire.extra_inputs import encode_extra_inputs, sampling_from_extra_inputs
 
 _CLASS = re.compile(r"(saxml\.server\.)?pax\.lm\.params\.(lm_cloud|gemma|gptj|c4)\.(\w+)")
 # Classes that batch continuously: NUM_CACHE_SLOTS is above 0.
@@ -49,6 +49,9 @@ OF_BEAMS = (
     *("BEAM_SEARCH_EARLY_EXIT", "MIN_DECODE_STEPS"),
 )
 OF_SAMPLERS = ("NUM_SAMPLES", "TEMPERATURE", "TOP_K", "TOP_P")
+EXTRA_INPUTS = "EXTRA_INPUTS"
+OF_SAMPLES = ("temperature", "per_example_top_k", "per_example_top_p")  # no beam search has them
+_SAXMLS = (*OF_SAMPLES, "per_example_max_decode_steps", "eos_id")  # null in some of its classes
 
 
 def read_saxml_overrides(path: str, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -129,3 +132,36 @@ def _check_steps(values: Mapping[str, Any]) -> None:
             "give a number from 0 on, and below that",
             param="overrides.MIN_DECODE_STEPS",
         )
+
+
+def with_declared(
+    declared: Mapping[str, Any], defaults: SamplingParams, *, searches: bool = False
+) -> SamplingParams:
+    """Apply declared extra inputs to a class's defaults.
+
+    searches: the class answers with a beam search. Raises InvalidRequest naming the extra input.
+    """
+    given = {k: v for k, v in declared.items() if v is not None or k not in _SAXMLS}
+    for key, value in given.items():
+        _check_value(key, value)
+    heeded: dict[str, Any] = {
+        key: value for key, value in given.items() if not (searches and key in OF_SAMPLES)
+    }
+    try:
+        return sampling_from_extra_inputs(encode_extra_inputs(heeded), defaults)
+    except InvalidRequest as error:
+        raise _refused(error.text) from error
+
+
+def _check_value(key: str, value: Any) -> None:
+    if key == "temperature" and isinstance(value, list):
+        raise _refused(
+            "temperature is a list: declare one number, and send one for each sample with a request"
+        )
+    numbers = as_list(value)
+    if not numbers or not all(type(each) in (int, float) for each in numbers):
+        raise _refused(f"{quoted(key)} is {quoted(value)}: give a number, or a list of numbers")
+
+
+def _refused(text: str) -> InvalidRequest:
+    return InvalidRequest(f"override {EXTRA_INPUTS}: {text}", param=f"overrides.{EXTRA_INPUTS}")

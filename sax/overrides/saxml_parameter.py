@@ -8,8 +8,7 @@ from typing import Any
 
 from sax.errors import InvalidRequest
 from sax.format import shortened
-from sax.overrides.json_text import read_json
-from sax.overrides.value_rule import ValueRule
+from sax.overrides.value_rule import ValueRule, read_json
 
 
 class Verdict(StrEnum):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
+
+from sax.errors import InvalidRequest
+from sax.format import quoted, shortened
+
+_PYTHON = {"None": "null", "True": "true", "False": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,21 @@ def _range(least: float, most: float) -> str:
     if least == -math.inf:
         return ""
     return f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+
+
+def read_json(key: str, text: str) -> Any:
+    """Return the value. Raises InvalidRequest naming the override."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"override {quoted(key)}={shortened(text)} is not JSON: {json_remedy(text)}",
+            param=f"overrides.{key}",
+        ) from error
+
+
+def json_remedy(text: str, example: str = '"bfloat16"') -> str:
+    """Return what to write instead of a value that is not JSON."""
+    if meant := _PYTHON.get(text.strip()):
+        return f"write {meant}"
+    return f"strings need double quotes, as in {example}; numbers, true, false and null do not"

@@ -20,7 +20,7 @@ from sax.proto import (
     transcripts_pb2,
     vision_pb2,
 )
-from sax.spoken import check_speech
+from sax.speech import check_speech
 
 _STREAM = fields_of(RequestRoute.STREAM)
 _MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps

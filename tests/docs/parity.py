@@ -172,9 +172,9 @@ ROWS = (
         "writes a Pax checkpoint anywhere that the server may write",
         "writes a Hugging Face folder of the checkpoint that was loaded, below --checkpoint_roots",
         "better",
-        "model_server/loading/saving/test_saver.py"
+        "model_server/loading/test_saving.py"
         "::test_every_byte_of_the_weights_is_that_of_the_checkpoint",
-        "model_server/loading/saving/test_saver.py::test_nothing_is_written_outside_the_roots",
+        "model_server/loading/test_saving.py::test_nothing_is_written_outside_the_roots",
         "model_server/serving/test_access.py::test_only_the_admin_may_load_unload_and_update",
         f"{_TOOL}::test_save_and_export_ask_the_models_server",
     ),
@@ -184,8 +184,7 @@ ROWS = (
         "a program of jax.export for lm.score, with the weights; a SavedModel, seeds and other "
         "methods are refused by name",
         "different",
-        "model_server/loading/saving/test_exporting.py"
-        "::test_its_logits_are_the_reference_implementations",
+        "model_server/loading/test_saving.py::test_its_logits_are_the_reference_implementations",
         "model_server/services/test_modelet.py::test_what_is_not_written_is_refused_by_its_field",
     ),
     _row(

@@ -47,8 +47,8 @@ def test_the_page_lists_every_hook_and_names_parts_that_exist() -> None:
 
 
 def test_the_core_names_no_part() -> None:
-    core = ["scheduler", "sequence", "live_sequences", "steps/builder", "steps/commits"]
-    core += ["decodes", "steps/series"]
+    core = ["scheduler", "sequence", "live_sequences", "step_builder", "commits"]
+    core += ["decodes", "series"]
     for file in core:
         text = (ENGINE / f"{file}.py").read_text()
         named = [noun for noun in _NOUNS if re.search(rf"\b_?{noun}", text, re.IGNORECASE)]

@@ -36,8 +36,14 @@ from sax.flags.last_lines import LogLine
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.passes import Classified, Embedded, PairScores
 from sax.scaling import Scaling, settle
-from sax.speech import Segment, TimedWord, TranscriptPart, TranscriptRequest
-from sax.spoken import SpeechRequest, SpokenPart
+from sax.speech import (
+    Segment,
+    SpeechRequest,
+    SpokenPart,
+    TimedWord,
+    TranscriptPart,
+    TranscriptRequest,
+)
 from sax.types import (
     PLAIN_CHAT,
     Canary,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http_gateway.chat_answer import INVALID_JSON, DividedAnswer, call_input, renamed
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.dialects.events import ContentDelta, ReasoningDelta
 from sax.errors import InvalidRequest
 from sax.types import AnswerFormat, TokenChunk

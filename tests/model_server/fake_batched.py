@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from model_server.loading.custom.loaded_custom import CustomRequest, LoadedCustom
+from model_server.loading.custom import CustomRequest, LoadedCustom
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.passes.embed_loading import methods_of
 from model_server.loading.passes.loaded_passes import GradientInput, LoadedEmbedder, LoadedGradients

@@ -26,7 +26,7 @@ from model_server.engine.types import (
     Sampling,
 )
 from model_server.loading.audio.loaded_audio import LoadedAudio
-from model_server.loading.custom.loaded_custom import LoadedCustom
+from model_server.loading.custom import LoadedCustom
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_model import LoadedModel
 from model_server.loading.passes.loaded_passes import LoadedEmbedder

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.parts.routed_experts import ShowRoutes, ToldRoutes
 from model_server.engine.running.ops import Runner
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 
 
 class Answer(NamedTuple):

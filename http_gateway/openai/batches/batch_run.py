@@ -24,7 +24,7 @@ from http_gateway.openai.batches.records import (
 )
 from http_gateway.openai.files.kept_files import PREFIX as FILE_PREFIX
 from http_gateway.openai.files.kept_files import KeptFile, KeptFiles
-from http_gateway.streams.sse import stop
+from http_gateway.sse import stop
 from sax.errors import LimitExceeded, NotFound, Unavailable
 
 _MOST_RESULTS = 64

@@ -15,7 +15,7 @@ from http_gateway.openai.batches.kept_batches import KeptBatches, Place
 from http_gateway.openai.batches.line_runner import LineRunner, LineSlots
 from http_gateway.openai.batches.records import BatchBeat
 from http_gateway.openai.files.kept_files import KeptFiles
-from http_gateway.streams.sse import stop
+from http_gateway.sse import stop
 from sax.errors import Unavailable
 
 log = logging.getLogger(__name__)

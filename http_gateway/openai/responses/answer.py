@@ -11,6 +11,7 @@ import msgspec
 from http_gateway.mcp import Made, WaitingCall
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, ItemIds
 from http_gateway.openai.responses.open_item import (
@@ -23,7 +24,6 @@ from http_gateway.openai.responses.open_item import (
     call_made,
 )
 from http_gateway.openai.responses.tools import CalledTool
-from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
 from sax.dialects.answer_parser import AnswerParser
 from sax.dialects.events import (

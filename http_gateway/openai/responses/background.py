@@ -18,7 +18,7 @@ from http_gateway.access import RequestRecord
 from http_gateway.limits import Limiter
 from http_gateway.openai.responses.stored import Place, StoredResponse, StoredResponses
 from http_gateway.openai.stored import MEASURE_S, KeptSpace
-from http_gateway.streams.sse import stop
+from http_gateway.sse import stop
 from sax.auth.acl import Principal, caller
 from sax.errors import QueueFull, SaxError, Unavailable
 from sax.storage.object_store import StoreUnavailable

@@ -50,7 +50,7 @@ from http_gateway.openapi import (
     query_of,
 )
 from http_gateway.problems import describe
-from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
+from http_gateway.sse import Ending, EventSource, EventStream, Script
 from sax.chat import Message
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 from sax.fields.field import RequestRoute

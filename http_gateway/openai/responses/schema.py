@@ -11,11 +11,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from http_gateway.bounds import bounded, checked, ranged
 from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.responses.mcp_tools import McpServer, read_server
 from http_gateway.openai.responses.open_item import ReasoningStyle
 from http_gateway.openai.responses.tools import OfferedTools, read_offered
 from http_gateway.openai.schema import SamplingFields, sampling_of
-from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import read_choice
 from http_gateway.openai.unsupported import TIERS, refuse_unsupported
 from sax.chat import ChatOptions

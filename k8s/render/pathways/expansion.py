@@ -10,8 +10,7 @@ from typing import Any
 
 from k8s.render.fields import is_set, number, part, parts, text
 from k8s.render.pathways.component import PROXY, RESOURCE_MANAGER, SIDECAR, WORKER
-from k8s.render.pathways.machines import PathwaysSlice
-from k8s.render.pathways.options import COLOCATED
+from k8s.render.pathways.options import COLOCATED, PathwaysSlice
 
 PROXY_PORT, MANAGER_PORT, WORKER_PORT, SIDECAR_PORT = 29000, 29001, 29005, 50051
 SHARED_TMP = "shared-tmp"

@@ -15,7 +15,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from model_server.checkpoints.gguf import grid_kinds
-from model_server.checkpoints.gguf.bits import Unpacked, bit_fields, halves
+from model_server.checkpoints.gguf.grid_kinds import Unpacked, bit_fields, halves
 from model_server.checkpoints.packed import (
     FLOAT4,
     PackedBlocks,

@@ -9,14 +9,13 @@ Pure. Raises CheckpointError without a file name, which the caller adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from gguf.constants import TokenType
 
-from model_server.checkpoints.gguf.end_tokens import ends_by_text
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.byte_level import byte_level
 from model_server.text.vocabularies.cutting import CUTTINGS, Cutting
@@ -33,6 +32,31 @@ _CONTROL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _ADDED = (*_CONTROL, TokenType.USER_DEFINED)
 _MIDDLE_KEYS = ("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id")
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# Texts that are nothing else, whatever kind of token a file says they are.
+_ALWAYS = frozenset(
+    {
+        "<|call|>",
+        "<|calls|>",
+        "<|end_of_text|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|flush|>",
+        "<|im_end|>",
+        "<|return|>",
+        "<|tool_response>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<turn|>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    }
+)
+# Texts that are plain ones in some vocabularies, such as HTML's tag for what is struck out.
+_IF_CONTROL = frozenset({"</s>", "<EOT>", "<eos>", "[EOS]", "[EOT]", "_<EOT>"})
+# Where these are, <|end|> ends a message of several in one answer (gpt-oss, Solar Open).
+_MESSAGES = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|flush|>", "<|calls|>"}))
+_MESSAGE_END = "<|end|>"
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
@@ -197,3 +221,15 @@ _KINDS: Mapping[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Vocab
         }
     )
 )
+
+
+def ends_by_text(tokens: Sequence[str], kinds: np.ndarray) -> list[int]:
+    """Return the ids of end tokens. kinds: i32[V], gguf's TokenType of each."""
+    found = {
+        token: token_id
+        for token_id, token in enumerate(tokens)
+        if token in _ALWAYS or (token in _IF_CONTROL and kinds[token_id] == TokenType.CONTROL)
+    }
+    if any(marks <= found.keys() for marks in _MESSAGES):
+        found.pop(_MESSAGE_END, None)
+    return list(found.values())

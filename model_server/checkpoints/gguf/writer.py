@@ -33,8 +33,12 @@ from model_server.checkpoints.gguf.architecture import (
     inverse,
 )
 from model_server.checkpoints.gguf.config import architecture_for, metadata_of, with_defaults
-from model_server.checkpoints.gguf.end_tokens import ends_by_text
-from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, PRE_TOKENIZERS, tokenizer_of
+from model_server.checkpoints.gguf.tokenizer import (
+    FOR_TOOLS,
+    PRE_TOKENIZERS,
+    ends_by_text,
+    tokenizer_of,
+)
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.sentence_piece import SPACE
 from sax.errors import CheckpointError

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from model_server.checkpoints.files import read_json
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES, StoredTensors
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.region import Region
 from sax.errors import CheckpointError
 

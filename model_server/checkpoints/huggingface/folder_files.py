@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from model_server.checkpoints.files import read_bytes, read_json, read_text
 from model_server.checkpoints.huggingface.rope_settings import settle_rope, spell_both
-from model_server.checkpoints.json_file import read_bytes, read_json, read_text
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.byte_level import byte_level, is_tiktoken, tekken, tiktoken

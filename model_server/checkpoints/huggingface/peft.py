@@ -7,8 +7,10 @@ change the answers; `merged_adapter.py` writes it into a copy of the base.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from model_server.checkpoints.huggingface.peft_patterns import first_matches
+from model_server.checkpoints.files import read_json
 from model_server.checkpoints.huggingface.safetensors_header import DTYPES
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.region import Region
 from model_server.checkpoints.roots import local_place
+from model_server.sharing.confined.limits import confine, run
+from model_server.sharing.confined.pipe import framed
+from model_server.sharing.confined.process import ConfinedProcess, ProcessEnded, ProcessStarved
 from sax.errors import CheckpointError
 from sax.format import quoted, shortened
 
@@ -51,6 +55,9 @@ _MERGED = frozenset(
     {"bias", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices"}
 )
 _OFF = (None, False, "none", [], {}, "")
+_SECONDS = 5.0  # of processor time
+_MEMORY, _ADDRESSES = 512 << 20, 2 << 30
+_LITERAL = re.compile(r"\^?(?:[\w-]|\\?\.)+\$?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +223,47 @@ def _module(name: str) -> str:
 
 def _is_positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf
+
+
+def first_matches(patterns: Sequence[str], modules: Sequence[str]) -> dict[str, str]:
+    """Return the first pattern that matches a module's name or its last parts, by module.
+
+    Raises CheckpointError for a pattern that is no expression, or that takes too long.
+    """
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as exc:
+            raise CheckpointError(f"{quoted(pattern)} is no regular expression: {exc}") from exc
+    if all(map(_LITERAL.fullmatch, patterns)):
+        return dict(_matched(patterns, modules))
+    process = ConfinedProcess(
+        __name__, _SECONDS, 0, doing="matches an adapter's patterns", most=64 << 20
+    )
+    try:
+        return process.exchange(framed(json.dumps([patterns, modules]).encode()), json.loads)
+    except (ProcessEnded, ProcessStarved, OSError) as exc:
+        raise CheckpointError(
+            f"its expressions cannot be matched ({exc}): name the modules in full"
+        ) from exc
+    finally:
+        process.stop()
+
+
+def _matched(patterns: Iterable[str], modules: Iterable[str]) -> Iterable[tuple[str, str]]:
+    compiled = {pattern: re.compile(rf"(.*\.)?({pattern})$") for pattern in patterns}
+    for module in modules:
+        for pattern, expression in compiled.items():
+            if expression.match(module):
+                yield module, pattern
+                break
+
+
+def _answer(frame: bytes) -> bytes:
+    patterns, modules = json.loads(frame)
+    return framed(json.dumps(dict(_matched(patterns, modules))).encode())
+
+
+if __name__ == "__main__":
+    confine(_MEMORY, _ADDRESSES)
+    run(_answer)

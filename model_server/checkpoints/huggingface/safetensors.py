@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from model_server.checkpoints.files import read_json
 from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
@@ -25,7 +26,6 @@ from model_server.checkpoints.huggingface.safetensors_header import (
     raise_error,
 )
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
 from model_server.text.chat_template import ChatTemplate
@@ -36,7 +36,9 @@ from sax.errors import CheckpointError
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
 # The first releases of compressed-tensors called it the latter.
 _QUANTISED = ("quantization_config", "compression_config")
-_TOKEN_MAP = "d2t"  # of a draft head: whole numbers, which float32 holds as they are
+# Whole numbers: of a draft head, which float32 holds as they are, and what tables of n-grams are
+# read by, which is compared as it is stored (see as_published.py).
+_WHOLE = ("d2t", "layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
 
 
 class SafetensorsCheckpoint:
@@ -76,7 +78,7 @@ class SafetensorsCheckpoint:
         if name in self._packed:
             return "float32"
         tensor = self._stored.find(name)
-        if name == _TOKEN_MAP:
+        if name.rpartition(".")[2] in _WHOLE:
             return "float32"
         if tensor.dtype not in DTYPES:
             raise CheckpointError(

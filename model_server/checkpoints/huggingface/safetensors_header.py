@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from model_server.checkpoints.json_file import MOST_JSON, parse_json
+from model_server.checkpoints.files import MOST_JSON, parse_json
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
 

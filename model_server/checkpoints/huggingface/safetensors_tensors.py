@@ -16,6 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from model_server.checkpoints.files import read_json
 from model_server.checkpoints.huggingface.safetensors_header import (
     DTYPES,
     ErrorHandler,
@@ -23,7 +24,6 @@ from model_server.checkpoints.huggingface.safetensors_header import (
     raise_error,
     read_header,
 )
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import FLOAT8
 from model_server.checkpoints.region import Region, deliver, explicit, whole
 from model_server.checkpoints.tensor_file import TensorFile

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from model_server.checkpoints.files import parse_json, read_json, read_text
 from model_server.checkpoints.huggingface.dense_modules import (
     DENSE_WEIGHTS,
     DenseModule,
     read_dense_module,
 )
-from model_server.checkpoints.json_file import parse_json, read_json, read_text
 from sax.errors import CheckpointError
 
 MODULES = "modules.json"

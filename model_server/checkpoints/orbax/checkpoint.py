@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from model_server.checkpoints.cast import DTYPES
+from model_server.checkpoints.files import check_files_below, read_json
 from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
@@ -26,7 +27,6 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     MODULES,
     files_of_modules,
 )
-from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.orbax.contents import read_contents
 from model_server.checkpoints.orbax.folder import Folder, reason
 from model_server.checkpoints.orbax.layout import OrbaxLayout
@@ -34,7 +34,6 @@ from model_server.checkpoints.orbax.pax.dialect import PRAXIS
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region
-from model_server.checkpoints.regular_file import check_files_below
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError

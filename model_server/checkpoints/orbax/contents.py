@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorstore as ts
 
-from model_server.checkpoints.json_file import MOST_JSON, parse_json
+from model_server.checkpoints.files import MOST_JSON, parse_json
 from model_server.checkpoints.orbax.dialect import (
     EXACT,
     FLAX,
@@ -27,10 +27,9 @@ from model_server.checkpoints.orbax.folder import Folder, reason
 from model_server.checkpoints.orbax.gemma import GEMMA
 from model_server.checkpoints.orbax.layout import MANIFEST, METADATA, OrbaxLayout
 from model_server.checkpoints.orbax.maxtext import MAXTEXT
-from model_server.checkpoints.orbax.pax.dialect import PRAXIS, query_scales, sizes_only
+from model_server.checkpoints.orbax.pax.dialect import PRAXIS, QueryScales, query_scales, sizes_only
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
 from model_server.checkpoints.orbax.pax.model import PraxisModel, praxis_model
-from model_server.checkpoints.orbax.pax.query_scale import QueryScales
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.region import Region, deliver
 from sax.errors import CheckpointError

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorstore as ts
 
-from model_server.checkpoints.regular_file import read_regular
+from model_server.checkpoints.files import read_regular
 from sax.errors import CheckpointError
 
 REMOTE = ("gs", "s3")

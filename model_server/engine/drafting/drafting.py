@@ -17,15 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from model_server.engine.drafting.allotment import Allotment, Chances, allot, allot_drafted
-from model_server.engine.drafting.costs import StepCosts
-from model_server.engine.drafting.drafts import Drafts
-from model_server.engine.drafting.odds import Odds
+from model_server.engine.drafting.allotment import (
+    Allotment,
+    Chances,
+    StepCosts,
+    allot,
+    allot_drafted,
+)
+from model_server.engine.drafting.drafts import Drafts, Odds
 from model_server.engine.part import EnginePart
 from model_server.engine.running.ops import Propose, Runner
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.steps.builder import StepBuilder
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_builder import StepBuilder
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import Row, RowResult, Step
 
 _LEAST = 0.05  # chance of a draft token that is looked at

@@ -1,22 +1,64 @@
 """A draft model's tokens: the chance that they are right, and what they cost. Pure.
 
-Unlike a lookup, it is only known to be right or wrong once it was asked, and asking takes time. So
-its odds and its time fade back to what is assumed and was measured at load while it is not asked,
-and it is tried again.
+Odds are frequencies of right predictions, by how many in a row were right before. Predictions are
+counted whether or not they were tried on the device: what they would have gained is known anyhow.
+
+Unlike a lookup, a draft model is only known to be right or wrong once it was asked, and asking
+takes time. So its odds and its time fade back to what is assumed and was measured at load while it
+is not asked, and it is tried again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from model_server.engine.drafting.odds import Odds
 from model_server.engine.running.ops import Beginning, Proposals, Propose, Runner
 from model_server.engine.sequence import Sequence as Running
 
+# Assumed of a model not seen yet: after 0, 1, 2, 4, 8 in a row.
+_FIRST_ODDS = (0.4, 0.5, 0.65, 0.8, 0.9)
+_OWN, _SHARED = 0.1, 0.01  # weight of one more prediction
 _FIRST = (0.6, 0.65, 0.7, 0.75, 0.8)  # assumed of a draft model: after 0, 1, 2, 4, 8 right ones
 _FADE = 0.005  # per step in which it is not asked
 _NEW = 0.25  # weight of one more measured time
 _MOST = 3.0  # times what was expected: what took longer counts as this, as it was something else
+
+
+class Odds:
+    """Odds of one sequence, which begin as those of the sequences before it."""
+
+    __slots__ = ("_first", "_rates", "_shared")
+
+    def __init__(self, shared: Odds | None = None, first: tuple[float, ...] = _FIRST_ODDS) -> None:
+        """first: of one without others before it."""
+        self._shared = shared
+        self._first = shared._first if shared else first
+        self._rates = list(shared._rates if shared else first)
+
+    def note(self, run: int, right: bool) -> None:
+        """Count a prediction that came after `run` right ones."""
+        place = _place(run)
+        self._rates[place] += _OWN * (right - self._rates[place])
+        if self._shared is not None:
+            rates = self._shared._rates
+            rates[place] += _SHARED * (right - rates[place])
+
+    def fade(self, weight: float) -> None:
+        """Move towards what is assumed first: nothing was seen for a while."""
+        for place, first in enumerate(self._first):
+            self._rates[place] += weight * (first - self._rates[place])
+
+    def of_runs(self, run: int, most: int) -> list[float]:
+        """Return for 1, 2, ... further predictions the chance that all of them come true."""
+        chance, chances = 1.0, []
+        for more in range(most):
+            chance *= self._rates[_place(run + more)]
+            chances.append(chance)
+        return chances
+
+
+def _place(run: int) -> int:
+    return min(run.bit_length(), len(_FIRST_ODDS) - 1)
 
 
 class Drafts:

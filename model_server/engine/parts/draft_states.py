@@ -14,7 +14,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.pool import PagePool
 from model_server.engine.part import EnginePart
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.steps.builder import StepBuilder
+from model_server.engine.step_builder import StepBuilder
 from model_server.engine.types import Row, RowResult
 
 

@@ -18,8 +18,8 @@ from model_server.engine.part import EnginePart
 from model_server.engine.parts.thinking import BoundedState, ThinkingBudget, Thoughts
 from model_server.engine.request import SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.steps.builder import StepBuilder
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_builder import StepBuilder
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import (
     BAD_WORDS,
     COUNTS,

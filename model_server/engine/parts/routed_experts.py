@@ -13,7 +13,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.part import EnginePart
 from model_server.engine.request import EngineRequest, RouteRows, SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.steps.builder import StepBuilder
+from model_server.engine.step_builder import StepBuilder
 from model_server.engine.types import Row, RowResult
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.routed_experts import RoutedExpertIds

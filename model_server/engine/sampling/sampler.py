@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.engine.sampling.drawing import RowSampling, draw
-from model_server.engine.sampling.race import first_highest, row_keys
+from model_server.engine.sampling.drawing import RowSampling, draw, first_highest, row_keys
 from model_server.kernels.cpu.rows import choose_tokens
 from sax.fields.sampling import UNCHANGED
 

@@ -9,9 +9,12 @@ import ctypes
 import functools
 import logging
 import os
+from functools import cache
 from typing import NamedTuple
 
 import jax
+import numpy as np
+from jaxlib import lapack
 
 from model_server.kernels.cpu.shared_library import CHOICE, Opened, instruction_set, load
 
@@ -110,6 +113,16 @@ def described() -> str:
     if not used:
         return f"XLA's: {opened().reason}"
     return f"{used.instructions}{used.units}, {used.threads} threads"
+
+
+@cache
+def load_lapack() -> None:
+    """Load LAPACK before a program runs that this process did not lower.
+
+    jax loads it when it lowers a program that calls it. A process that is handed such a program,
+    from another host, a file or a client, would jump to nowhere.
+    """
+    lapack.prepare_lapack_call("trsm_ffi", np.float32)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.tpu.masks import Masks
 from model_server.kernels.tpu.queries import UnitKind
-from model_server.kernels.tpu.reading import Fetcher
+from model_server.kernels.tpu.reading import Fetcher, Masks
 from model_server.kernels.tpu.sizes import DEPTH, AttentionShapes, Sizes, tile_of
 from model_server.kernels.tpu.softmax import Queries, Scoring, Softmax
 from model_server.kernels.tpu.units import Runs, Units

@@ -15,7 +15,6 @@ from model_server.kernels.chosen import EVERY, Chosen
 from model_server.kernels.paged import KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.kernel import TpuProgram
-from model_server.kernels.tpu.masks import masks_of
 from model_server.kernels.tpu.pages import LANES, lanes, new_tokens
 from model_server.kernels.tpu.queries import (
     kinds_of,
@@ -24,6 +23,7 @@ from model_server.kernels.tpu.queries import (
     rows_of,
     sinks_of,
 )
+from model_server.kernels.tpu.reading import masks_of
 from model_server.kernels.tpu.sizes import VMEM_BYTES, VMEM_SPARE, AttentionShapes, sizes_of
 from model_server.kernels.tpu.softmax import Scoring
 from model_server.kernels.tpu.units import Runs, Units, runs_of, units_of

@@ -14,7 +14,7 @@ from model_server.loading.audio.audio_programs import AudioPrograms, Heard, Prom
 from model_server.loading.audio.loaded_audio import WAIT_S, LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.batch_plan import BatchPlan
-from model_server.loading.images.sound_decoder import check_soundfile
+from model_server.loading.images.decoders import check_soundfile
 from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.files import read_json
 from model_server.models.audio.whisper_config import WhisperConfig
 from model_server.sharing.audio.process import HOP, RATE
 from sax.errors import CheckpointError

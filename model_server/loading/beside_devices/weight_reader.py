@@ -21,8 +21,8 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names, without, without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.roots import CheckpointRoots
-from model_server.islands.weight_reading import WeightReading, size_of
-from model_server.loading.opening.openings import Openings
+from model_server.loading.beside_devices.weight_reading import WeightReading, size_of
+from model_server.loading.checkpoint_opener import Openings
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe

@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.hub.fetching import local_copy
-from model_server.islands.proxy_backend import is_proxied
-from model_server.islands.weight_reading import (
+from model_server.islands import is_proxied
+from model_server.loading.beside_devices.weight_reading import (
     ATTRIBUTE,
     ENCODER,
     READ_WEIGHTS,

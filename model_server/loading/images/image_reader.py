@@ -13,14 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from model_server.loading.images.image_decoder import ImageDecoder, check_pillow, image_decoder
+from model_server.loading.images.decoders import (
+    ImageDecoder,
+    check_pillow,
+    check_soundfile,
+    image_decoder,
+    sound_decoder,
+)
 from model_server.loading.images.prepared import (
     LivingImages,
     PreparedImage,
     key_of,
     with_digest,
 )
-from model_server.loading.images.sound_decoder import check_soundfile, sound_decoder
 from model_server.loading.images.video_decoder import check_av, video_decoder
 from model_server.models.media.media_recipe import (
     MediaRecipe,

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
+from model_server.loading.images.decoders import LANES, WAITING, DecodingLanes, InputKind
 from model_server.models.media.media_recipe import DecodedVideo
 from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
 from sax.chat import frames_in

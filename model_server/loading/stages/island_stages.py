@@ -25,7 +25,7 @@ from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.limits import EngineLimits, lane_limits
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.islands.devices import Copy, islands
+from model_server.islands import Copy, islands
 from model_server.kernels.pages import LayerPages
 from model_server.loading.deployment import Deployment
 from model_server.loading.lm_loading import LanguageLoad, read_leaves

@@ -18,7 +18,7 @@ import numpy as np
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.engine.step_program import everywhere
 from model_server.loading.batch_plan import BatchPlan, code_and_most, compiled_all
-from model_server.loading.images.image_decoder import check_pillow
+from model_server.loading.images.decoders import check_pillow
 from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.files import read_json
 from sax.errors import CheckpointError, InvalidRequest
 from sax.format import quoted
 

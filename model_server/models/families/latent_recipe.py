@@ -22,6 +22,7 @@ from model_server.models.families.own_heads import appended_head
 from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
+from model_server.models.layers.layers import Activation
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of, yarn_mscale
 from model_server.models.recipe import Recipe, States, serving
@@ -51,10 +52,11 @@ def latent_recipe(
     sparse: Sequence[bool],
     routed: BuildFfw,
     *,
+    shape: LatentShape | None = None,
     attentions: Sequence[BuildLatent] = (),
     layer_kind: Callable[..., PreNormLayer] = PreNormLayer,
     decoder_kind: Callable[..., Decoder] = Decoder,
-    rope: Rope | None = None,
+    rope: Rope | Sequence[Rope] | None = None,
     rotates: bool = True,
     unused: tuple[str, ...] = (),
     states: States | None = None,
@@ -62,17 +64,22 @@ def latent_recipe(
     table: str = "model.embed_tokens",
     around: Callable[[PreNormLayer, str], nnx.Module] | None = None,
     final_norm: BuildNorm | None = None,
+    gate: Activation | None = None,
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
-    sparse, attentions: of each layer; () of attentions: usual ones. rope: None: as config.json
-    says; rotates: False: no layer does. unused: more prefixes of tensors that are not read.
-    states: as of `decoder_recipe`. part, table: names of attention and of the embedding. around:
-    makes a layer of one and of its prefix; None: it is the layer. final_norm: None: a usual one.
+    sparse, attentions: of each layer; () of attentions: usual ones. shape, rope (of all layers, or
+    of each), gate (of layers without experts): None: as config.json says; rotates: False: no layer
+    does. unused: more
+    prefixes of tensors that are not read. states: as of `decoder_recipe`. part, table: names of
+    attention and of the embedding. around: makes a layer of one and of its prefix; None: it is the
+    layer. final_norm: None: a usual one.
     """
-    layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
+    layers, dense = len(sparse), gated_ffw(keys, gate=gate)
+    shape = shape or latent_shape(keys)
     if rope is None and rotates:
         rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+    ropes = rope if isinstance(rope, Sequence) else [rope] * layers
     kept = [None] * layers if states is None else states(1)
     usual: BuildLatent = LatentAttention
 
@@ -109,7 +116,7 @@ def latent_recipe(
             layers=[layer(index, form) for index in range(layers)],
             final_norm=(final_norm or rms_norms(keys))("model.norm"),
             head=head_of(keys, form),
-            ropes=[rope if state is None else None for state in kept],
+            ropes=[of if state is None else None for of, state in zip(ropes, kept, strict=True)],
         )
 
     cached = latent_cache(
@@ -122,8 +129,8 @@ def latent_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
-        own_head=appended_head(keys, layers, drafting, rope) if states is None else None,
-        short_context=rope and rope.short_context,
+        own_head=appended_head(keys, layers, drafting, ropes[0]) if states is None else None,
+        short_context=ropes[0] and ropes[0].short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
 

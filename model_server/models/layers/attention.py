@@ -165,10 +165,14 @@ class Attention(nnx.Module):
         how = {"scale": s.scale, "softcap": s.softcap, "window": s.window, "chunk": s.chunk}
         mixed, pages = batch.attend(pages, q, k, v, **how, sinks=sinks)
         mixed = mixed if s.value_scale == 1.0 else mixed * s.value_scale
-        if self.gated:
-            opening = self.gate_kind.activation(self.gate(x))
-            mixed = mixed * opening.reshape(*mixed.shape[:2], -1)
-        return self.out(mixed.reshape(x.shape[0], -1)), pages
+        return self.out(self.opened(x, mixed).reshape(x.shape[0], -1)), pages
+
+    def opened(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
+        """Gate what the heads found, f32[T, H, W], by the tokens f32[T, D], if there is a gate."""
+        if not self.gated:
+            return mixed
+        opening = self.gate_kind.activation(self.gate(x))
+        return mixed * opening.reshape(*mixed.shape[:2], -1)
 
     def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:
         """Return queries f32[T, H, D], keys and values f32[T, K, D], normed and rotated."""

@@ -25,7 +25,7 @@ from model_server.kernels.pages import StateArray
 from model_server.kernels.row_sums import fading, logistic, silu, softplus, unit
 from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.convolution import Convolution
-from model_server.models.layers.layers import Linear, Names, RmsNorm
+from model_server.models.layers.layers import Activation, Linear, Names, RmsNorm
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.weight import WeightForm, weight
 
@@ -96,8 +96,15 @@ class DeltaInputs(NamedTuple):
 class GatedDeltaNet(nnx.Module):
     """Convolves queries, keys and values, runs the recurrence, norms and gates its outputs."""
 
-    def __init__(self, shape: DeltaShape, sources: DeltaSources, form: WeightForm) -> None:
-        self.shape = shape
+    def __init__(
+        self,
+        shape: DeltaShape,
+        sources: DeltaSources,
+        form: WeightForm,
+        *,
+        opens: Activation = silu,  # of the gate
+    ) -> None:
+        self.shape, self.opens = shape, opens
         axes, values = shape.axes(form.layout.shards("heads")), shape.parts[2]
         axis = axes[2]
 
@@ -144,7 +151,7 @@ class GatedDeltaNet(nnx.Module):
 
     def opening(self, x: jax.Array) -> jax.Array:
         """f32[T, Hv * dv]: multiplies the outputs."""
-        return silu(self.gate(x))
+        return self.opens(self.gate(x))
 
     def _tokens(
         self, convolved: Sequence[jax.Array], given: DeltaInputs

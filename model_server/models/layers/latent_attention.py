@@ -26,8 +26,6 @@ from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Stacked, Tensor, Transposed, WeightSource, cut
 from model_server.models.weights.weight import WeightForm, weight
 
-_EPSILON = 1e-6  # of the norms over latents; the other norms use the config's
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentShape:
@@ -40,6 +38,10 @@ class LatentShape:
     query_latent: int | None  # None: queries are projected in one step
     scale: float  # applied to the scores
     biased: bool  # the projections from and to the residual stream
+    epsilon: float = 1e-6  # of the norms over latents; the other norms use the config's
+    query_gain: float = 1.0  # of normed latents that queries are made of
+    gain: float = 1.0  # of normed latents that are cached
+    window: int | None = None  # tokens that a query sees; None: all before it
 
     @property
     def query_dim(self) -> int:
@@ -56,6 +58,7 @@ class LatentAttention(nnx.Module):
         form: WeightForm,
         *,
         out: str = "o_proj",
+        rotated_norm: str | None = None,  # name of the norm of the keys' rotated part
         sinks: str | None = None,  # name of each head's score without a value
         gate: str | None = None,  # name of the projection that gates what the heads found
         gate_kind: OutputGate = EVERY_NUMBER,
@@ -75,12 +78,16 @@ class LatentAttention(nnx.Module):
             self.queries = linear("q_proj", queries, s.embed, (axis, "embed"))
         else:
             self.query_down = linear("q_a_proj", rank, s.embed, (None, "embed"), s.biased)
-            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=_EPSILON)
+            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=s.epsilon)
             self.queries = linear("q_b_proj", queries, rank, (axis, None))
         self.down = linear(
             "kv_a_proj_with_mqa", s.latent + s.rotated_dim, s.embed, (None, "embed"), s.biased
         )
-        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=_EPSILON)
+        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=s.epsilon)
+        self.norms_rotated = rotated_norm is not None
+        if rotated_norm is not None:
+            source = (f"{prefix}.{rotated_norm}.weight",)
+            self.rotated_norm = RmsNorm(s.rotated_dim, source, epsilon=s.epsilon)
         both = f"{prefix}.kv_b_proj.weight"
         key_rows = _head_rows(both, s, 0, s.plain_dim)
         value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
@@ -114,7 +121,8 @@ class LatentAttention(nnx.Module):
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         queries, keys = self.latent_queries(x, rotation), self.latent_keys(x, rotation)
-        mixed, pages = batch.attend(pages, queries, keys, None, scale=s.scale, sinks=self.scores())
+        how: Any = {"scale": s.scale, "window": s.window, "sinks": self.scores()}
+        mixed, pages = batch.attend(pages, queries, keys, None, **how)
         return self.of_latents(x, mixed[..., : s.latent]), pages
 
     def scores(self) -> jax.Array | None:
@@ -124,8 +132,13 @@ class LatentAttention(nnx.Module):
     def latent_keys(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
         """f32[T, 1, latent + rotated]: cached."""
         latent, shared = jnp.split(self.down(x), [self.shape.latent], axis=-1)
-        shared = _turned(rotation, shared[:, None])
-        return jnp.concatenate([self.norm(latent)[:, None], shared], axis=-1)
+        if self.norms_rotated:
+            shared = self.rotated_norm(shared)
+        shared, latent = (
+            _turned(rotation, shared[:, None]),
+            _scaled(self.norm(latent), self.shape.gain),
+        )
+        return jnp.concatenate([latent[:, None], shared], axis=-1)
 
     def of_latents(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
         """Map each head's mixture of latents f32[T, H, latent] to f32[T, D].
@@ -138,11 +151,16 @@ class LatentAttention(nnx.Module):
             values = values * opening.reshape(*values.shape[:2], -1)
         return self.out(values.reshape(mixed.shape[0], -1))
 
+    def narrow(self, x: jax.Array) -> jax.Array:
+        """f32[T, query_latent], or x: what queries are made of."""
+        if self.shape.query_latent is None:
+            return x
+        return _scaled(self.query_norm(self.query_down(x)), self.shape.query_gain)
+
     def latent_queries(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
         """f32[T, H, latent + rotated]: compared with the cached keys."""
         s = self.shape
-        narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
-        queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
+        queries = self.queries(self.narrow(x)).reshape(x.shape[0], s.heads, s.query_dim)
         plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
         absorbed = self._per_head(plain, self.key_up[...])
         made = jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1)
@@ -157,6 +175,10 @@ class LatentAttention(nnx.Module):
             return dense_product(x, kernel, live)
         seen = x.astype(kernel.dtype)
         return jnp.einsum("thk,hnk->thn", seen, kernel, preferred_element_type=jnp.float32)
+
+
+def _scaled(x: jax.Array, gain: float) -> jax.Array:
+    return x if gain == 1.0 else x * gain
 
 
 def _turned(rotation: Rotary | None, x: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ from jax import lax
 
 from model_server.kernels.cpu import rows
 from model_server.kernels.cpu.tiles import dense_product
-from model_server.kernels.row_sums import standardized, unit
+from model_server.kernels.row_sums import logistic, silu, standardized, unit
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.layers.shown_routes import are_shown, note_all, shown_routes
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
@@ -360,7 +360,7 @@ class ClampedGate:
 
     def __call__(self, opening: jax.Array) -> jax.Array:
         opening = jnp.minimum(opening, self.limit)
-        return opening * jax.nn.sigmoid(self.steepness * opening)
+        return opening * logistic(self.steepness * opening)
 
     def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
         return self(opening) * (jnp.clip(up, -self.limit, self.limit) + 1.0)
@@ -375,8 +375,8 @@ class BoundedGate:
 
     def __call__(self, opening: jax.Array) -> jax.Array:
         if self.after:
-            return jnp.minimum(jax.nn.silu(opening), self.limit)
-        return jax.nn.silu(jnp.minimum(opening, self.limit))
+            return jnp.minimum(silu(opening), self.limit)
+        return silu(jnp.minimum(opening, self.limit))
 
     def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
         return self(opening) * jnp.clip(up, -self.limit, self.limit)
@@ -401,7 +401,7 @@ def _squared_relu(x: jax.Array) -> jax.Array:
 
 
 def _quick_gelu(x: jax.Array) -> jax.Array:
-    return x * jax.nn.sigmoid(1.702 * x)
+    return x * logistic(1.702 * x)
 
 
 _ACTIVATIONS: dict[str, Activation] = {

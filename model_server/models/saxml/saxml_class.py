@@ -18,8 +18,7 @@ from model_server.models.saxml_replies import SaxmlReplies
 from sax.errors import CheckpointError, InvalidRequest
 from sax.fields.sampling import MOST_LOGPROBS, UNCHANGED
 from sax.format import quoted
-from sax.overrides.declared_inputs import KEY as EXTRA_INPUTS
-from sax.overrides.declared_inputs import with_declared
+from sax.overrides.saxml_overrides import EXTRA_INPUTS, with_declared
 from sax.overrides.value_rule import as_list
 from sax.types import SamplingParams
 

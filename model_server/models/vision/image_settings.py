@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.files import read_json
 from model_server.models.vision.vision_recipe import Colours, ImageSettings
 from model_server.sharing.images.forms import BICUBIC, SquareForm
 from sax.errors import CheckpointError

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import msgspec
 
-from model_server.islands.weight_reading import ATTRIBUTE
+from model_server.loading.beside_devices.weight_reading import ATTRIBUTE
 from model_server.pathways.link import messages as link_messages
 from model_server.pathways.link.connection import Connection, Listener
 from model_server.pathways.resources import messages

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from jaxlib._jax import Device
 
-from model_server.islands.weight_reading import DECODER, WeightReading
+from model_server.loading.beside_devices.weight_reading import DECODER, WeightReading
 from model_server.pathways.scheduling.custom_call import call_of, is_python
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held

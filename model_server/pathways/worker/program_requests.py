@@ -24,7 +24,7 @@ from jaxlib._jax import Device
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from model_server.kernels.cpu import lapack
+from model_server.kernels.cpu import native
 from model_server.pathways.protocol.messages import (
     CompiledMemoryStatsProto,
     HloModuleProto,
@@ -197,7 +197,7 @@ def source(asked: Any, devices: IslandDevices) -> Source:
 
 def compiled(of: Source, client: Any) -> Program:
     """Compile. Raises WrongRequest if the bytes are no StableHLO, and jax's errors."""
-    lapack.load()
+    native.load_lapack()
     context = make_ir_context()  # with the dialects of jax's programs
     try:
         module = stablehlo.deserialize_portable_artifact(context, of.artifact)

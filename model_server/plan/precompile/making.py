@@ -26,8 +26,7 @@ from model_server.engine.compiling import compiled_in_turn, to_bytes
 from model_server.engine.step_program import StepProgram
 from model_server.engine.versions import versions
 from model_server.loading.draft_loading import deployed
-from model_server.plan.precompile.kept_passes import MadePass
-from model_server.plan.precompile.subject import Subject
+from model_server.plan.precompile.subject import MadePass, Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import FOLDER, SetFolder, beside, sets_at
 from model_server.programs.ready_programs import digest_of_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 
@@ -21,12 +22,41 @@ from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.model import PlannedModel, open_with_draft
-from model_server.plan.precompile.kept_passes import KeptPasses, MadePass
 from model_server.plan.slices import cpu_devices
 from model_server.plan.topology import Topology, topology_of
 from sax.errors import InvalidRequest
 
 _SLACK = 64  # keep 1/64 of a device's memory free
+
+
+@dataclass(frozen=True, slots=True)
+class MadePass:
+    """A lowered program that was compiled already."""
+
+    lowered: jax.stages.Lowered
+    program: jax.stages.Compiled
+
+    def as_text(self) -> str:
+        return self.lowered.as_text()
+
+    def compile(self) -> jax.stages.Compiled:
+        """Return the program; it is not compiled again."""
+        return self.program
+
+
+class KeptPasses:
+    """Compiles programs and keeps them. Several threads call `compiled`, once per program."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, MadePass] = {}
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        lowered = lower()
+        self.made[name] = MadePass(lowered, lowered.compile())
+        return self.made[name].program
+
+    def pass_on(self, name: str, body: bytes) -> None:
+        """Do nothing: there is no other host."""
 
 
 @dataclass(frozen=True, slots=True)

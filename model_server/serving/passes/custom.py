@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_server.loading.custom.loaded_custom import CustomRequest, LoadedCustom
+from model_server.loading.custom import CustomRequest, LoadedCustom
 from model_server.serving.admission import Admission
 from model_server.serving.passes.batch_calls import BatchCalls
 from model_server.serving.query_cost import BatchCost

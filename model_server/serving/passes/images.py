@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 
-from model_server.loading.images.image_decoder import ImageDecoder, image_decoder
+from model_server.loading.images.decoders import ImageDecoder, image_decoder
 from model_server.loading.vision.loaded_vision import LoadedVision, SeenImage
 from model_server.serving.admission import Admission, refusal
 from model_server.serving.batch_servable import BatchServable

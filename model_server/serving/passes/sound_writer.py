@@ -14,7 +14,7 @@ import numpy as np
 
 from model_server.sharing.audio.resampler import Resampler
 from sax.errors import UnsupportedParameter
-from sax.spoken import PCM_RATE, SoundFormat
+from sax.speech import PCM_RATE, SoundFormat
 
 _PEAK = 32767  # of 16 bits
 _UNKNOWN = 0xFFFFFFFF  # a length in the header of a WAV that is still being written

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
-from model_server.loading.images.sound_decoder import DecodedSound, SoundDecoder, sound_decoder
+from model_server.loading.images.decoders import DecodedSound, SoundDecoder, sound_decoder
 from model_server.loading.loaded_batches import ONLY
 from model_server.models.audio.alignment import times_of, words_of
 from model_server.serving.admission import Admission

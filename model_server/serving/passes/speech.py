@@ -25,7 +25,7 @@ from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
 from sax.errors import InvalidRequest
 from sax.format import quoted, shortened
-from sax.spoken import SpeechRequest, SpokenPart
+from sax.speech import SpeechRequest, SpokenPart
 
 SPEAK = "am.speak"
 _LEAST, _MOST = 60, 200  # characters of a piece; of slow speech fewer, which last as long

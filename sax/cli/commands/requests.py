@@ -22,8 +22,14 @@ from sax.command import CommandResult, Results, read_file
 from sax.errors import InvalidRequest
 from sax.fields.table import MOST_TIMEOUT_S
 from sax.format import quoted
-from sax.speech import TranscriptPart, TranscriptRequest, whole_transcript
-from sax.spoken import FORMATS, SoundFormat, SpeechRequest
+from sax.speech import (
+    FORMATS,
+    SoundFormat,
+    SpeechRequest,
+    TranscriptPart,
+    TranscriptRequest,
+    whole_transcript,
+)
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
 if TYPE_CHECKING:

@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admin_server.provisioning.cluster import JOBSET, LEADER_WORKER_SET
-from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
+from admin_server.provisioning.decision import (
+    Create,
+    Decision,
+    Delete,
+    Setback,
+    Setbacks,
+    Situation,
+    decide,
+)
 from admin_server.provisioning.object_names import cell_labels
 from admin_server.provisioning.present import Present, describe_pods, read_present
 from admin_server.provisioning.provisioner import Steadiness
-from admin_server.provisioning.setbacks import Setback, Setbacks
 from admin_server.provisioning.sets import SetServers
 from admin_server.provisioning.templates import object_for
 from sax.names import CellId

@@ -17,7 +17,7 @@ import soundfile
 from model_server.sharing.audio.worker import decoded
 from sax.client import Client
 from sax.errors import InvalidRequest
-from sax.spoken import PCM_RATE, SpeechRequest
+from sax.speech import PCM_RATE, SpeechRequest
 from tests.end_to_end.cell import Cell
 from tests.golden.voice_folder import write_case
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_gateway.anthropic.reply import MessageAnswer
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.types import AnswerFormat, TokenChunk
 from tests.each_case import each_case
 

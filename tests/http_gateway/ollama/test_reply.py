@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from http_gateway.chat_answer import Stopwatch
 from http_gateway.ollama.reply import Form, OllamaAnswer, chat_reply, text_reply
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.types import AnswerFormat, TokenChunk
 
 SHAPE = Shape(tools=("f",))

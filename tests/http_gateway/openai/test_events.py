@@ -4,7 +4,7 @@ from http_gateway.openai.completions import CompletionEvents
 from http_gateway.openai.events import ChatEvents, stream_end
 from http_gateway.openai.logprobs import chat_logprobs
 from http_gateway.openai.reply import Head, Transcript, usage, usage_of
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.types import TokenChunk, TokenLogprob
 
 HEAD = Head("id-1", 1700000000, 'smol"lm')

@@ -1,7 +1,7 @@
 import pytest
 
 from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.types import TokenLogprob
 
 RIVAL = TokenLogprob(8, "b", b"b", -2.0)

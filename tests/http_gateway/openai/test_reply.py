@@ -2,7 +2,7 @@ import json
 
 from http_gateway.openai.events import ChatEvents
 from http_gateway.openai.reply import Head, Transcript, best, chat_body, completion_body, usage
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from sax.routed_experts import RoutedExpertIds
 from sax.types import TokenChunk, TokenLogprob
 

@@ -11,7 +11,7 @@ import pytest
 
 from sax.errors import QueueFull, ReplicaLost
 from sax.fields.table import SPEECH_CHARACTERS
-from sax.spoken import SpeechRequest
+from sax.speech import SpeechRequest
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 

@@ -9,7 +9,7 @@ import pytest
 
 from http_gateway.openai.events import ChatEvents
 from http_gateway.openai.reply import Head, Transcript, chat_body, completion_body, usage, usage_of
-from http_gateway.openai.shape import Shape
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.tools import ChosenTools, read_choice
 from sax.chat import Tool
 from sax.errors import InvalidRequest, UnsupportedParameter

@@ -7,9 +7,8 @@ import json
 from typing import Any
 
 from k8s.render.bucket import StorageBucket
-from k8s.render.order import Order, SlicePlacement
+from k8s.render.order import Order, Planned, SlicePlacement, read_plan
 from k8s.render.pathways.options import PathwaysOptions
-from k8s.render.planned import Planned, read_plan
 from k8s.render.rendering import Rendered, render
 from sax.slices import slice_of
 

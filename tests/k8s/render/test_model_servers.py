@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s.render.model_servers import memory_request, quantity
-from k8s.render.order import PATHWAYS_KINDS
+from k8s.render.order import PATHWAYS_KINDS, Planned
 from k8s.render.pathways.component import PROGRAMS, PathwaysComponent
 from k8s.render.pathways.options import DEPLOYMENT_MODES, PathwaysOptions
-from k8s.render.planned import Planned
 from sax.errors import InvalidRequest
 from sax.slices import GENERATIONS, slice_of
 from tests.each_case import each_case

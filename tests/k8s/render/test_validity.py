@@ -14,8 +14,7 @@ from k8s.render.bucket import StorageBucket
 from k8s.render.image import ImageSource
 from k8s.render.order import KINDS, PATHWAYS_KINDS
 from k8s.render.pathways.component import COMPONENTS, PROGRAMS, PathwaysComponent
-from k8s.render.pathways.machines import INSTANCE_TYPES
-from k8s.render.pathways.options import DEPLOYMENT_MODES, PathwaysOptions
+from k8s.render.pathways.options import DEPLOYMENT_MODES, INSTANCE_TYPES, PathwaysOptions
 from tests.each_case import each_case
 from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
 from tests.k8s.render.orders import plan, rendered

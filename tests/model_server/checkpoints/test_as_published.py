@@ -34,3 +34,21 @@ def test_rates_of_another_model_are_refused(tmp_path: Path, factor: float, taken
         return
     with pytest.raises(CheckpointError, match=f"{RATES} holds other rates than those of layer 0"):
         open_checkpoint(str(tmp_path))
+
+
+HASHES = "model.layers.0.ple.ple_embedding.layer_multipliers"
+
+
+@each_case("added, taken", [(0, True), (2, False)])
+def test_hashes_of_another_seed_are_refused(tmp_path: Path, added: int, taken: bool) -> None:
+    source = checkpoint_of("qwen4_exp")
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    tensors = load_file(source / "model.safetensors")
+    tensors[HASHES] = tensors[HASHES] + added
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    if taken:
+        with closing(open_checkpoint(str(tmp_path))) as checkpoint:
+            assert HASHES not in checkpoint.names()
+        return
+    with pytest.raises(CheckpointError, match=f"{HASHES} holds other numbers"):
+        open_checkpoint(str(tmp_path))

@@ -152,6 +152,9 @@ def test_of_a_setting_of_the_text_model_the_inner_config_counts() -> None:
     assert found["rope_theta"] == 1.0
     assert found["tie_word_embeddings"] is True
     assert found["eos_token_id"] == 6
+    # Its n-grams end where the text model's own texts do.
+    found = text_config(outer | {"model_type": "qwen4_exp", "text_config": inner})
+    assert found["eos_token_id"] == 4
 
 
 def test_where_one_of_a_pair_is_stored_the_outer_config_alone_says_whether_it_is_tied(

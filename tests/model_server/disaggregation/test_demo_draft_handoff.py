@@ -13,7 +13,7 @@ from model_server.disaggregation.handed_pages import handed_over
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.running.ops import Propose
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from tests.model_server.engine.drafting.driving import answers, tokens_of

@@ -13,7 +13,7 @@ from model_server.disaggregation.handed_pages import (
     transit_room,
 )
 from model_server.engine.limits import WindowLimits
-from model_server.engine.paging.window_page_count import most_window_pages_seen
+from model_server.engine.paging.window_pages import most_window_pages_seen
 from tests.model_server.engine.test_scheduler import limits_of
 
 

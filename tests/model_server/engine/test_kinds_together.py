@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
-from tests.model_server.engine.beams.test_beam_slots import beams_for, found_alone
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.drafting.test_drafting import looping
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.parts import test_grammar as forced
+from tests.model_server.engine.parts.test_beam_slots import beams_for, found_alone
 from tests.model_server.engine.test_scheduler import ask_for
 from tests.model_server.engine.trace import alone
 from tests.model_server.examples import examples

@@ -27,7 +27,7 @@ from model_server.grammars.compiler import (
 )
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.grammars.grammar_state import MatcherState
-from model_server.grammars.reading.frames import ConstraintAnswer
+from model_server.grammars.reading_frames import ConstraintAnswer
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams

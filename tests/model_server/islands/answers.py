@@ -17,7 +17,7 @@ from typing import Any
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
-from model_server.islands.proxy_backend import BACKEND, is_proxied
+from model_server.islands import BACKEND, is_proxied
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.serving.lm_servable import LmServable

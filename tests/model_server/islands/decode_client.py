@@ -20,7 +20,7 @@ import msgspec
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
-from model_server.islands.proxy_backend import BACKEND, is_proxied
+from model_server.islands import BACKEND, is_proxied
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.process.heap import keep_freed_memory

@@ -18,8 +18,7 @@ import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.islands.devices import islands
-from model_server.islands.proxy_backend import BACKEND
+from model_server.islands import BACKEND, islands
 from model_server.loading.beside_devices import weights_there
 from model_server.loading.device_memory import layout_for
 from model_server.loading.placed_model import PlacedModel, place_model

@@ -59,6 +59,38 @@ def test_as_many_tokens_as_are_asked_for_are_attended_to(most: int) -> None:
     np.testing.assert_allclose(attended(most), wanted(most), atol=1e-5)
 
 
+def in_pools(size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """What attention to chosen pools gives, and one query after the other: f32[S, H, DIM]."""
+    q, k, by, weights = vectors()
+    rng = np.random.default_rng(size)
+    counts = rng.standard_normal((1 + TOKENS, 1, INDEX)).astype(np.float32)
+    places = rng.standard_normal((size, INDEX)).astype(np.float32)
+    wide = np.concatenate([k, counts], axis=-1)
+    cache = CacheShape(layers=1, kv_heads=1, key_dim=wide.shape[2], value_dim=0, chosen=True)
+    (layer,) = allocate(cache, -(-TOKENS // PAGE), PAGE, jnp.dtype("float32"))
+    batch, choosing = one_prompt(TOKENS, xla.KERNEL), Choosing(*map(jnp.asarray, (by, weights)))
+    made, _, _ = attend(batch, layer, q, wide, choosing, most=most, scale=SCALE, pools=places)
+    k, counts = k[1:, 0], np.exp(counts[1:, 0])
+    wanted = np.zeros((TOKENS, HEADS, DIM))
+    for at in range(TOKENS):
+        whole = (at + 1) // size
+        shares = counts[: whole * size].reshape(whole, size, INDEX) * np.exp(places)
+        means = (shares * k[: whole * size, DIM:].reshape(whole, size, INDEX)).sum(1)
+        products = np.maximum(by[1 + at] @ (means / shares.sum(1)).T, 0)
+        best = np.argsort(-(weights[1 + at] @ products))[: most // size]
+        seen = [pool * size + place for pool in best for place in range(size)]
+        seen += range(whole * size, at + 1)
+        scores = np.exp(SCALE * q[1 + at] @ k[seen, :DIM].T)
+        wanted[at] = scores / scores.sum(-1, keepdims=True) @ k[seen, :DIM]
+    return np.asarray(made)[1:, :, :DIM], wanted
+
+
+@pytest.mark.parametrize("size", [1, 3, 2 * PAGE])
+def test_pools_are_chosen_whole_and_tokens_behind_the_last_whole_one_are_seen(size: int) -> None:
+    made, wanted = in_pools(size, most=size)
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+
+
 def test_a_choice_is_passed_on_to_a_layer_without_keys_for_choosing() -> None:
     """Its vectors are the same without those keys, so what is mixed is the same without them."""
     shape = CacheShape(layers=1, kv_heads=1, key_dim=DIM, value_dim=0, chosen=True)

@@ -15,10 +15,11 @@ from tests.model_server.loading.test_loader import answer
 from tests.model_server.loading.test_recurrent_models import CONFIG, folder_of, spec, whole
 
 SHARES = "glm_moe_dsa"  # also between layers
+WINDOWS = "dots3_note"  # in layers of other sizes
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["deepseek_v32", SHARES])
+@pytest.mark.parametrize("name", ["deepseek_v32", SHARES, WINDOWS])
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)
     loaded = make_loader(CONFIG)(spec(checkpoint), quiet)

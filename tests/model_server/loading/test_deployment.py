@@ -16,7 +16,7 @@ from msgspec import structs
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.handed_pages import transit_room
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from model_server.kernels.cpu import native
 from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.deployment import Deployment, deploy, plan_pages

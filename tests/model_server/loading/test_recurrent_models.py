@@ -34,7 +34,8 @@ from tests.model_server.models.family_cases import FAMILIES, config_of
 from tests.model_server.tiny import WholeSequences
 
 F32 = {"DTYPE": '"float32"'}
-MORE = ("mamba2", "qwen3_next", "nemotron_h")  # the last has layers that keep nothing
+# The fourth has layers that keep nothing, the last some that choose the tokens they attend to.
+MORE = ("mamba2", "qwen3_next", "qwen4_exp", "nemotron_h", "glm5_next")
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.loading import lm_loading
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+from model_server.checkpoints.named_tensors import GivenArrays, NamedTensors
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
+from model_server.kernels.cpu.tiles import plain_tiles
 from model_server.loading.random_weights import random_weights
 from model_server.loading.weights import BandMemory, PackedReader, WeightMemory, read_weights
 from model_server.models.registry import make_recipe
@@ -235,6 +238,28 @@ def test_a_part_of_a_row_is_quantised_with_the_scale_of_the_whole_row() -> None:
 def test_bytes_count_every_part() -> None:
     found = declared(Tensor("q"), 8, Scheme("int4", 8))
     assert found.bytes == 8 * 32 // 2 + 2 * 4 * 8 * 4
+
+
+@pytest.mark.parametrize("rows", [(32, 16, 40), (24, 8, 56)])
+def test_arrays_of_this_process_lie_in_tiles_as_the_joined_rows_do(rows: tuple[int, ...]) -> None:
+    """Whether another array begins with a tile or within one, and in whatever order they lie."""
+    found = [RNG.normal(size=(count, 48)).astype(ml_dtypes.bfloat16) for count in rows]
+    given = {"a": found[0], "b": np.asfortranarray(found[1]), "c": found[2].astype(np.float32)}
+
+    class Module(nnx.Module):
+        def __init__(self) -> None:
+            self.kernel = weight(
+                (sum(rows), 48),
+                ("heads", "embed"),
+                tuple(given),
+                dtype=jnp.bfloat16,
+                tiles=True,
+            )
+
+    declared = blueprint(Module).declarations
+    assert declared[0].is_tiled
+    (tiles,) = read_weights(declared, NamedTensors(GivenArrays(given)), lambda _: None)
+    np.testing.assert_array_equal(np.asarray(tiles), plain_tiles(np.concatenate(found)))
 
 
 def test_arrays_cut_from_blocks_are_aligned_and_share_no_memory() -> None:

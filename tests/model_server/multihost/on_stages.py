@@ -19,7 +19,7 @@ from typing import Any
 
 from model_server.engine.running.ops import Runner
 from model_server.engine.types import BeamSettings
-from tests.model_server.engine.beams.searches import answers_of, search_for
+from tests.model_server.engine.parts.beam_searches import answers_of, search_for
 from tests.model_server.multihost.played import numbers_of, play, steps, tokens_of
 from tests.model_server.multihost.staged import Case, layouts_of
 

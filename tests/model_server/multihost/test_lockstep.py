@@ -23,7 +23,6 @@ from model_server.engine.running.ops import (
     ReadWeights,
     WriteWeights,
 )
-from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import (
     PageGrant,
     Row,
@@ -31,6 +30,7 @@ from model_server.engine.types import (
     SlotMask,
     Step,
 )
+from model_server.engine.watchdog import StepHung
 from model_server.multihost.commands import Do, Drop, Launch, ProgramCommand, encode
 from model_server.multihost.lockstep import Lockstep
 from sax.errors import CheckpointError, MemoryPlanError, ReplicaLost, Unavailable

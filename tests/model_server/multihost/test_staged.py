@@ -33,6 +33,7 @@ RECURRENT = (  # search nothing
     "bailing_hybrid",
     "bamba",
     "falcon_h1",
+    "glm5_next",
     "granitemoehybrid",
     "kimi_linear",
     "lfm2",
@@ -44,6 +45,7 @@ RECURRENT = (  # search nothing
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_next",
+    "qwen4_exp",
 )
 SAXML = ("lm_cloud", "c4_spmd_gpt3")  # take no checkpoint; the same module as each other
 

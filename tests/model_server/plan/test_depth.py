@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from model_server.kernels.pages import LayerPages
 from model_server.plan.compiled import measure
 from model_server.plan.depth import (

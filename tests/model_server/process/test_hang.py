@@ -44,5 +44,5 @@ async def test_a_hang_fails_every_request_dumps_stacks_and_ends_the_process() ->
     for number in (1, 2):
         assert isinstance(failure := stream.failures[number], ReplicaLost)
         assert f"step {STEPS + 1} (" in failure.text
-    assert f"CRITICAL:model_server.engine.timing.watchdog:step {STEPS + 1} (" in log
+    assert f"CRITICAL:model_server.engine.watchdog:step {STEPS + 1} (" in log
     assert re.search(r"Thread 0x\w+.*\n(.*\n)*.*engine\.py.* in _loop", log)

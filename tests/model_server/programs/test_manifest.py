@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.limits import WindowLimits
-from model_server.engine.paging.window_page_count import most_window_pages
+from model_server.engine.paging.window_pages import most_window_pages
 from model_server.programs.manifest import decode, encode, shape_differences
 from sax.errors import CheckpointError
 from tests.each_case import each_case

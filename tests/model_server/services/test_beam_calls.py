@@ -10,8 +10,8 @@ import pytest
 from model_server.engine.types import BeamSettings, Hypothesis
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
-from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.fake_runner import VOCAB, hash_of
+from tests.model_server.engine.parts.beam_reference import search
 from tests.model_server.fake_model import LIMITS, FakeModels, text_of
 from tests.model_server.fake_server import Served, Stream, error_of, lm_request, serving
 from tests.model_server.waiting import until

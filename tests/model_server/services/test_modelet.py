@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from model_server.loading.saving.exporting import ExportedMethod
+from model_server.loading.saving import ExportedMethod
 from model_server.services.fencing import Fencing
 from model_server.services.modelet import ControlService, Modelet, exported_methods
 from model_server.serving.admission import Admission

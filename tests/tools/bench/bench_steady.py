@@ -9,7 +9,7 @@ import numpy as np
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.loading.loaded import Loaded
 from tests.tools.bench.demo import COMPILED, load_demo, random_prompt, request
 from tests.tools.bench.table import Table

@@ -19,9 +19,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from model_server.checkpoints.files import open_regular
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.checkpoints.orbax.pax.msgpack_index import BadMsgpack, Bytes, Value, index
-from model_server.checkpoints.regular_file import open_regular
 from sax.errors import CheckpointError
 
 # Reads the structure of a tree from the text that jax prints for it.

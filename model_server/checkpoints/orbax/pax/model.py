@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from model_server.checkpoints.orbax.dialect import Rule, Shape
 from model_server.checkpoints.orbax.pax.architectures import (
+    LAYER_AXIS,
+    QKV_AXIS,
     QUERY_SCALE,
     Architecture,
+    PaxVariable,
     ProjectionForms,
     architecture_of,
 )
-from model_server.checkpoints.orbax.pax.variable import LAYER_AXIS, QKV_AXIS, PaxVariable
 from sax.errors import CheckpointError
 
 # Matches a variable of a layer, however deep in a training state it lies.

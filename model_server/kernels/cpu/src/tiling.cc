@@ -39,7 +39,8 @@ void over_tiles(size_t outputs, Function&& fill) {
 }
 
 // rows [16, inputs] -> [pairs, 16, 2], four pairs of all rows at a time; returns the pairs it did.
-// A pair by itself would cost a load and a store of four bytes.
+// A pair by itself would cost a load and a store of four bytes. The stores pass by the caches, which
+// would first read what they overwrite; `to` is a multiple of 16 bytes.
 size_t turn_pairs(const uint16_t* rows, size_t inputs, uint16_t* to) {
   size_t pair = 0;
 #if defined(__SSE2__)
@@ -57,10 +58,11 @@ size_t turn_pairs(const uint16_t* rows, size_t inputs, uint16_t* to) {
           _mm_unpacklo_epi64(high[0], high[1]), _mm_unpackhi_epi64(high[0], high[1])};
       for (size_t i = 0; i < 4; ++i) {
         uint16_t* at = to + ((pair + i) * kLanes + lane) * 2;
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(at), turned[i]);
+        _mm_stream_si128(reinterpret_cast<__m128i*>(at), turned[i]);
       }
     }
   }
+  _mm_sfence();
 #endif
   return pair;
 }
@@ -77,7 +79,8 @@ __attribute__((visibility("default"))) void sax_cpu_tile_halves(const uint16_t* 
   sax::over_tiles(outputs, [&](size_t tile, size_t there) {
     uint16_t* to = tiles + tile * pairs * 2 * sax::kLanes;
     const uint16_t* from = rows + tile * sax::kLanes * inputs;
-    size_t pair = there == sax::kLanes && inputs % 2 == 0 ? sax::turn_pairs(from, inputs, to) : 0;
+    bool whole = there == sax::kLanes && inputs % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+    size_t pair = whole ? sax::turn_pairs(from, inputs, to) : 0;
     for (to += pair * 2 * sax::kLanes; pair < pairs; ++pair) {
       for (size_t lane = 0; lane < sax::kLanes; ++lane, to += 2) {
         const uint16_t* at = from + lane * inputs + 2 * pair;

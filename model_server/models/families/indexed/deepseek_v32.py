@@ -26,7 +26,7 @@ from model_server.models.families.latent_recipe import (
 )
 from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import KnownKeys
-from model_server.models.layers.latent_attention import latent_cache
+from model_server.models.layers.latent_attention import LatentShape, latent_cache
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
 
@@ -80,15 +80,21 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def choosing_cache(
-    keys: ConfigKeys, indexer: IndexerShape, others: tuple[HeadShape | None, ...] = ()
+    keys: ConfigKeys,
+    indexer: IndexerShape,
+    others: tuple[HeadShape | None, ...] = (),
+    shape: LatentShape | None = None,
 ) -> Callable[[int], CacheShape]:
-    """Cache of latent vectors with keys for choosing behind; others: of layers without such."""
-    shape = latent_shape(keys)
+    """Cache of latent vectors with keys for choosing behind.
+
+    others: of layers without such. shape: None: as config.json says.
+    """
+    shape = shape or latent_shape(keys)
     cached = latent_cache(
         layers=keys.whole("num_hidden_layers"),
         heads=shape.heads,
         latent=shape.latent,
-        rotated=shape.rotated_dim + indexer.dim,
+        rotated=shape.rotated_dim + indexer.cached,
     )
 
     def on(shards: int) -> CacheShape:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from model_server.kernels.chosen import Chosen
 from model_server.kernels.paged import PagedBatch
-from model_server.kernels.pages import HeadShape, LayerPages
+from model_server.kernels.pages import HeadShape
 from model_server.kernels.row_sums import logistic, unit
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import norm_of
@@ -39,6 +40,7 @@ from model_server.models.families.latent_recipe import (
 )
 from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, routed_ffw
 from model_server.models.known_keys import KnownKeys, all_in, ignored
+from model_server.models.layers.gated_streams import added
 from model_server.models.layers.layers import (
     BoundedGate,
     LiveRows,
@@ -61,34 +63,41 @@ from sax.errors import CheckpointError
 
 
 class StreamWeights(nnx.Module):
-    """Makes `parts` weights for each of N streams, from all of them; in float32, as routers."""
+    """Makes weights for each of N streams, from all of them; in float32, as routers.
+
+    shares: parts of N weights each that have one factor, of each factor.
+    """
 
     def __init__(
         self,
         embed: int,
         streams: int,
-        parts: int,
+        shares: Sequence[int],
         sources: Sequence[Names],  # of the matrix, the offsets and the factors
         *,
         epsilon: float,
         least: float,
     ) -> None:
         matrix, offsets, factors = sources
-        outputs, f32 = parts * streams, jnp.float32
-        self.streams, self.parts, self.epsilon, self.least = streams, parts, epsilon, least
+        outputs, f32 = sum(shares) * streams, jnp.float32
+        self.streams, self.epsilon, self.least = streams, epsilon, least
+        self.spans = tuple(share * streams for share in shares)  # weights that have one factor
         self.kernel = weight(
             (outputs, streams * embed), (None, None), matrix, dtype=f32, spread=0.02
         )
         self.offsets = weight((outputs,), (None,), offsets, dtype=f32, spread=0.0)
-        self.factors = weight((parts,), (None,), factors, dtype=f32)
+        self.factors = weight((len(shares),), (None,), factors, dtype=f32)
         self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps the streams f32[T, N D] to f32[T, parts, N], of 0 to 1."""
+        return logistic(self.made(x)).reshape(len(x), -1, self.streams)
+
+    def made(self, x: jax.Array) -> jax.Array:
+        """Maps the streams f32[T, N D] to f32[T, parts N]."""
         made = project_finely(unit(x, self.epsilon), self.kernel[...], live_of(self))
-        factors = jnp.repeat(self.factors[...], self.streams)
-        found = logistic(made * factors[None] + self.offsets[...][None])
-        return found.reshape(-1, self.parts, self.streams)
+        factors = jnp.repeat(self.factors[...], np.asarray(self.spans))
+        return made * factors[None] + self.offsets[...][None]
 
     def mixed(self, x: jax.Array, weights: jax.Array) -> jax.Array:
         """Return f32[T, D], the streams f32[T, N D] weighted by f32[T, N] and added up."""
@@ -108,10 +117,9 @@ class HyperConnection(StreamWeights):
         made = self(x)
         return self.mixed(x, made[:, 0]), self.magnitude * made[:, 1] + self.least
 
-    @staticmethod
-    def added(x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
-        """Return the streams f32[T, N D] with f32[T, D] added."""
-        return x + (weights[..., None] * made[:, None]).reshape(x.shape)
+    def added(self, x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
+        """Return the streams f32[T, N D] with f32[T, D] added by weights f32[T, N]."""
+        return added(x, made, weights)
 
 
 class StreamsNorm(nnx.Module):
@@ -126,12 +134,22 @@ class StreamsNorm(nnx.Module):
         return self.norm(self.head.mixed(x, self.head(x)[:, 0]))
 
 
+class StreamMixing(Protocol):
+    """Mixes streams f32[T, N D] into what a half layer reads, and what it makes into them."""
+
+    def read(self, x: jax.Array) -> tuple[jax.Array, Any]:
+        """Return f32[T, D], and what `added` wants."""
+        ...
+
+    def added(self, x: jax.Array, made: jax.Array, weights: Any) -> jax.Array:
+        """Return the streams f32[T, N D] with what a half layer made, f32[T, D]."""
+        ...
+
+
 class StreamsLayer(nnx.Module):
     """A layer whose halves read and write several residual streams."""
 
-    def __init__(
-        self, parts: PreNormLayer, attention: HyperConnection, ffw: HyperConnection
-    ) -> None:
+    def __init__(self, parts: PreNormLayer, attention: StreamMixing, ffw: StreamMixing) -> None:
         self.parts = parts
         self.of_attention = attention
         self.of_ffw = ffw
@@ -140,18 +158,21 @@ class StreamsLayer(nnx.Module):
         self,
         x: jax.Array,  # f32[T, N D]
         before: Chosen | None,
-        rotation: Rotary,
-        pages: LayerPages,
+        rotation: Rotary | None,
+        pages: Any,  # LayerPages, or the states of a layer that does not attend
         batch: PagedBatch,
-    ) -> tuple[jax.Array, Chosen, LayerPages]:
-        layer = self.parts
-        assert isinstance(layer, ChoosingLayer), "its attention tells what was chosen"
+    ) -> tuple[jax.Array, Chosen | None, Any]:
+        layer, chosen = self.parts, None
         seen, weights = self.of_attention.read(x)
         seen = layer.before_attention(seen)
-        mixed, chosen, pages = layer.attention.attend(seen, before, rotation, pages, batch)
+        if isinstance(layer.attention, IndexedLatentAttention):
+            mixed, chosen, pages = layer.attention.attend(seen, before, rotation, pages, batch)
+        else:
+            mixed, pages = layer.attention(seen, rotation, pages, batch)
         x = self.of_attention.added(x, mixed, weights)
         seen, weights = self.of_ffw.read(x)
-        return self.of_ffw.added(x, layer.ffw(layer.before_ffw(seen)), weights), chosen, pages
+        made = layer.ffw(layer.before_ffw(seen))
+        return self.of_ffw.added(x, made, weights), chosen, pages
 
 
 class StreamsDecoder(ChoosingDecoder):
@@ -229,7 +250,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         routed_ffw(
             keys,
             names=RoutedNames(together=True),
-            gate=_bounded(keys),
+            gate=bounded_gate(keys),
             shared_gate=activation_of("silu"),
         ),
         attentions=[
@@ -245,7 +266,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             _connection(keys, f"{prefix}.hc_mlp_layer"),
         ),
         final_norm=lambda name: StreamsNorm(
-            _weights(StreamWeights, keys, 1, "model.hc_head.hc"), norm_of(keys, name)
+            stream_weights(StreamWeights, keys, (1,), "model.hc_head.hc"), norm_of(keys, name)
         ),
     )
     narrow = HeadShape(1, shape.latent + shape.rotated_dim, 0)
@@ -260,21 +281,25 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-def _bounded(keys: ConfigKeys) -> BoundedGate:
+def bounded_gate(keys: ConfigKeys) -> BoundedGate:
     """Raises CheckpointError."""
     if (bound := keys.number("swiglu_limit")) <= 0:
         raise CheckpointError(
-            f"config.json has swiglu_limit = {bound}; the hy_v4 family supports numbers above 0"
+            f"config.json has swiglu_limit = {bound}; the {keys.family} family supports numbers "
+            "above 0"
         )
     return BoundedGate(bound)
 
 
-def _weights(kind: Any, keys: ConfigKeys, parts: int, name: str, **rest: Any) -> Any:
+def stream_weights(
+    kind: Any, keys: ConfigKeys, shares: Sequence[int], name: str, **rest: Any
+) -> Any:
+    """Build a kind of `StreamWeights` under these names."""
     sources: list[Names] = [(f"{name}_{part}",) for part in ("fn", "base", "scale")]
     return kind(
         keys.whole("hidden_size"),
         keys.whole("hc_mult"),
-        parts,
+        shares,
         sources,
         epsilon=keys.number("rms_norm_eps"),
         least=keys.number("hc_eps"),
@@ -284,7 +309,7 @@ def _weights(kind: Any, keys: ConfigKeys, parts: int, name: str, **rest: Any) ->
 
 def _connection(keys: ConfigKeys, name: str) -> HyperConnection:
     magnitude = keys.number("hc_magnitude")
-    return _weights(HyperConnection, keys, 2, f"{name}.hc", magnitude=magnitude)
+    return stream_weights(HyperConnection, keys, (1, 1), f"{name}.hc", magnitude=magnitude)
 
 
 FAMILY = Family("hy_v4", ("hy_v4",), "Hy4", configure, own_types_only=True)

@@ -21,7 +21,7 @@ from model_server.kernels.pages import LayerPages
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape
 from model_server.models.layers.layers import LayerNorm, Linear
 from model_server.models.layers.rope import Rotary
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import WeightForm, weight
 
 _EPSILON = 1e-6  # of the norm over the indexer's keys
 
@@ -33,6 +33,12 @@ class IndexerShape:
     most: int  # tokens that each query attends to
     epsilon: float = _EPSILON
     rotates_last: bool = False  # the last numbers of its heads; False: the first ones
+    pool: int | None = None  # tokens of a pool, which is chosen whole; None: each by itself
+
+    @property
+    def cached(self) -> int:
+        """Numbers cached for choosing by: a key and, in a pool, how much each of them counts."""
+        return self.dim if self.pool is None else 2 * self.dim
 
 
 class Indexer(nnx.Module):
@@ -54,19 +60,34 @@ class Indexer(nnx.Module):
         self.norm = LayerNorm(
             shape.dim, (f"{norm}.weight",), (f"{norm}.bias",), epsilon=shape.epsilon
         )
+        if shape.pool is not None:
+            name, f32 = f"{prefix}.index_kpool_compress", jnp.float32
+            self.counts = Linear(shape.dim, embed, (None, None), (f"{name}_gate",), form=form)
+            sizes = (shape.pool, shape.dim)
+            self.places = weight(sizes, (None, None), (f"{name}_ape",), dtype=f32, spread=0.0)
 
-    def choosing(self, x: jax.Array, narrow: jax.Array, rotation: Rotary) -> Choosing:
+    def choosing(self, x: jax.Array, narrow: jax.Array, rotation: Rotary | None) -> Choosing:
         """Map the residual stream f32[T, D] and the queries' latent f32[T, R]."""
         s = self.shape
         queries = self._turned(self.queries(narrow).reshape(-1, s.heads, s.dim), rotation)
         return Choosing(queries * s.dim**-0.5, self.weights(x) * s.heads**-0.5)
 
-    def keys(self, x: jax.Array, rotation: Rotary) -> jax.Array:
-        """f32[T, 1, I]: cached for later queries to choose by."""
-        return self._turned(self.norm(self.key(x))[:, None], rotation)
+    def keys(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
+        """f32[T, 1, cached]: for later queries to choose by."""
+        keys = self._turned(self.norm(self.key(x))[:, None], rotation)
+        if self.shape.pool is None:
+            return keys
+        return jnp.concatenate([keys, self.counts(x)[:, None]], axis=-1)
 
-    def _turned(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+    @property
+    def pools(self) -> jax.Array | None:
+        """f32[pool, I], added to how much a key counts, by its place; None: there are no pools."""
+        return None if self.shape.pool is None else self.places[...]
+
+    def _turned(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
         """Rotate part of f32[T, heads, I]; that it lies first then changes no product."""
+        if rotation is None:
+            return x
         if self.shape.rotates_last:
             x = jnp.roll(x, 2 * rotation.cos.shape[-1], axis=-1)
         return rotation(x)
@@ -97,7 +118,7 @@ class IndexedLatentAttention(LatentAttention):
     def __call__(
         self,
         x: jax.Array,  # f32[T, D]
-        rotation: Rotary,
+        rotation: Rotary | None,
         pages: LayerPages,
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
@@ -109,18 +130,19 @@ class IndexedLatentAttention(LatentAttention):
         self,
         x: jax.Array,  # f32[T, D]
         before: Chosen | None,  # by the last layer with an indexer
-        rotation: Rotary,
+        rotation: Rotary | None,
         pages: LayerPages,
         batch: PagedBatch,
     ) -> tuple[jax.Array, Chosen, LayerPages]:
         """As a call, with the tokens that are attended to."""
         s, choosing, keys = self.shape, before, self.latent_keys(x, rotation)
+        how = {"most": self.most, "scale": s.scale, "sinks": self.scores()}
         if self.chooses:
-            turn = replace(rotation, interleaved=self.interleaved)
-            choosing = self.indexer.choosing(x, self.query_norm(self.query_down(x)), turn)
+            turn = rotation and replace(rotation, interleaved=self.interleaved)
+            choosing = self.indexer.choosing(x, self.narrow(x), turn)
             keys = jnp.concatenate([keys, self.indexer.keys(x, turn)], axis=-1)
+            how["pools"] = self.indexer.pools
         assert choosing is not None, "the first layer has an indexer"
         queries = self.latent_queries(x, rotation)
-        how = {"most": self.most, "scale": s.scale, "sinks": self.scores()}
         mixed, pages, chosen = attend_to_chosen(batch, pages, queries, keys, choosing, **how)
         return self.of_latents(x, mixed[..., : s.latent]), chosen, pages

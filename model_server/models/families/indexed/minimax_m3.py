@@ -83,7 +83,7 @@ class BlockIndexer(nnx.Module):
 
 
 class BlockAttention(Attention):
-    """Attention to what a `BlockIndexer` chose."""
+    """Attention to blocks that were chosen."""
 
     def of_chosen(
         self,
@@ -95,7 +95,7 @@ class BlockAttention(Attention):
     ) -> tuple[jax.Array, LayerPages]:
         q, k, v = self._heads(x, rotation)
         mixed, pages = attend_in_blocks(batch, pages, q, k, v, chosen, scale=self.shape.scale)
-        return self.out(mixed.reshape(x.shape[0], -1)), pages
+        return self.out(self.opened(x, mixed).reshape(x.shape[0], -1)), pages
 
 
 class BlockLayer(PreNormLayer):

@@ -117,7 +117,11 @@ def attending(keys: ConfigKeys) -> list[bool]:
 
 
 def gated_attention(
-    keys: ConfigKeys, prefix: str, shape: AttentionShape, form: WeightForm
+    keys: ConfigKeys,
+    prefix: str,
+    shape: AttentionShape,
+    form: WeightForm,
+    kind: type[Attention] = Attention,
 ) -> Attention:
     """Attention whose queries come with a gate, head by head."""
     name, size, biased = f"{prefix}.self_attn", shape.head_dim, keys.flag("attention_bias")
@@ -135,7 +139,7 @@ def gated_attention(
         )
         for part in ("q_norm", "k_norm")
     )
-    return Attention(shape, replace(sources, q=q, gate=gate), form, q_norm=q_norm, k_norm=k_norm)
+    return kind(shape, replace(sources, q=q, gate=gate), form, q_norm=q_norm, k_norm=k_norm)
 
 
 def rest_of(shape: DeltaShape, name: str) -> dict[str, Any]:

@@ -42,13 +42,18 @@ NAMES = {
     "num_local_experts": "n_routed_experts",
     "num_shared_experts": "n_shared_experts",
 }
-_LINEAR = "linear_attn_config"
+LINEAR = "linear_attn_config"
+LINEAR_NAMES = {  # there -> beside the others, as later files have it
+    "head_dim": "linear_head_dim",
+    "num_heads": "linear_num_heads",
+    "short_conv_kernel_size": "linear_conv_kernel_dim",
+}
 KEYS = KnownKeys(
     "kimi_linear",
     (
         *LATENT,
         *ROUTED,
-        _LINEAR,
+        LINEAR,
         "layer_types",
         "linear_conv_kernel_dim",
         "linear_head_dim",
@@ -83,36 +88,37 @@ KINDS = {"linear_attention": False, "full_attention": True}
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     given = {NAMES.get(key, key): value for key, value in (config or {}).items()}
-    keys = ConfigKeys(_flat(given), KEYS, _DEFAULTS)
+    keys = ConfigKeys(flat_linear(given, "kimi_linear", LINEAR_NAMES), KEYS, _DEFAULTS)
     keys.only("num_nextn_predict_layers", 0)
     attends, sparse = _attending(keys), listed_sparse(keys)
     delta = delta_shape(keys, keys.whole("linear_num_heads"), keys.whole("linear_head_dim"))
+    made = partial(low_rank_delta_net, delta, (1, 1, delta.key_heads, 1), None)
     return latent_recipe(
         keys,
         values,
         sparse,
         routed_ffw(keys, names=_EXPERTS),
-        attentions=[LatentAttention if its else partial(_delta_net, delta) for its in attends],
+        attentions=[LatentAttention if its else made for its in attends],
         rotates=False,
         states=states_of(delta, attends),
     )
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json with the sizes of delta networks beside the others, as later files do."""
-    given = config.get(_LINEAR)
-    if not isinstance(given, Mapping):
+def flat_linear(
+    config: Mapping[str, Any], family: str, names: Mapping[str, str], *others: str
+) -> dict[str, Any]:
+    """Return config.json with the sizes of delta networks beside the others, as later files do.
+
+    others: more keys that their object may have. Raises CheckpointError.
+    """
+    given = config.get(LINEAR)
+    if given is None:
         return dict(config)
-    names = {
-        "head_dim": "linear_head_dim",
-        "num_heads": "linear_num_heads",
-        "short_conv_kernel_size": "linear_conv_kernel_dim",
-    }
-    unknown = given.keys() - {*names, "full_attn_layers", "kda_layers"}
-    if unknown:
+    allowed = (*names, *others, "full_attn_layers", "kda_layers")
+    if not isinstance(given, Mapping) or given.keys() - set(allowed):
         raise CheckpointError(
-            f"config.json has {', '.join(sorted(unknown))} in {_LINEAR}; the kimi_linear family "
-            f"supports {', '.join(names)}, full_attn_layers and kda_layers there"
+            f"config.json has {LINEAR} = {given!r}; the {family} family supports an object of "
+            f"{', '.join(allowed)}"
         )
     return {**config, **{own: given[name] for name, own in names.items() if name in given}}
 
@@ -122,7 +128,7 @@ def _attending(keys: ConfigKeys) -> list[bool]:
     found = kinds_of_layers(keys, KINDS)
     if found is not None:
         return found
-    layers, given = keys.whole("num_hidden_layers"), keys.get(_LINEAR) or {}
+    layers, given = keys.whole("num_hidden_layers"), keys.get(LINEAR) or {}
     whole, fading = given.get("full_attn_layers"), given.get("kda_layers")
     if whole is None or fading is None:
         return [index > 0 and index % 4 == 0 for index in range(layers)]
@@ -171,16 +177,24 @@ def delta_sources(name: str, out: str) -> DeltaSources:
     )
 
 
-def _delta_net(
-    delta: DeltaShape, shape: LatentShape, name: str, form: WeightForm
+def low_rank_delta_net(
+    delta: DeltaShape,
+    log_decay_shape: tuple[int, ...],
+    least_decay: float | None,  # as of `ChannelDeltaNet`
+    shape: LatentShape,
+    name: str,
+    form: WeightForm,
 ) -> ChannelDeltaNet:
+    """Build a delta network whose decay and gate are of low rank."""
+
     def of_low_rank(part: str) -> tuple[Names, Names]:
         return (f"{name}.{part}_a_proj.weight",), (f"{name}.{part}_b_proj.weight",)
 
     own = ChannelSources(
-        decay=of_low_rank("f"), gate=of_low_rank("g"), log_decay_shape=(1, 1, delta.key_heads, 1)
+        decay=of_low_rank("f"), gate=of_low_rank("g"), log_decay_shape=log_decay_shape
     )
-    return ChannelDeltaNet(delta, delta_sources(name, "o_proj"), own, form)
+    sources = delta_sources(name, "o_proj")
+    return ChannelDeltaNet(delta, sources, own, form, least_decay=least_decay)
 
 
 FAMILY = Family("kimi_linear", ("kimi_linear",), "Kimi Linear", configure, own_types_only=True)

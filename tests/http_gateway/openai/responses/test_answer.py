@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_gateway.openai.divided_text import divided_by
+from http_gateway.openai.reply_schema import Shape
 from http_gateway.openai.responses.answer import ResponseAnswer
 from http_gateway.openai.responses.open_item import ReasoningStyle, unsealed
 from http_gateway.openai.responses.tools import CalledTool
-from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.types import TokenChunk, TokenLogprob

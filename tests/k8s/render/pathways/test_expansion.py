@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from k8s.render.fields import pod_of
 from k8s.render.pathways.component import PROGRAMS, SIDECAR, PathwaysComponent
 from k8s.render.pathways.expansion import jobset_of
-from k8s.render.pathways.machines import INSTANCE_TYPES
-from k8s.render.pathways.options import COLOCATED, DEPLOYMENT_MODES
+from k8s.render.pathways.options import COLOCATED, DEPLOYMENT_MODES, INSTANCE_TYPES
 from model_server.pathways.roles.flags import parse
 from sax.container import command
 from sax.slices import GENERATIONS, slice_of

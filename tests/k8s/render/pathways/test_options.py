@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from k8s.render.pathways.component import PROGRAMS, PathwaysComponent
-from k8s.render.pathways.machines import INSTANCE_TYPES
-from k8s.render.pathways.options import PathwaysOptions
+from k8s.render.pathways.options import INSTANCE_TYPES, PathwaysOptions
 from sax.errors import InvalidRequest
 from sax.slices import GENERATIONS, slice_of
 from tests.each_case import each_case

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_server.checkpoints.huggingface import peft_patterns
+from model_server.checkpoints.huggingface import peft
 from model_server.checkpoints.huggingface.peft import CONFIG, WEIGHTS, open_adapter
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -131,7 +131,7 @@ def test_broken_files_are_named(tmp_path: Path, base: Path) -> None:
 def test_an_expression_that_would_run_for_hours_is_refused(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peft_patterns, "_SECONDS", 0.2)
+    monkeypatch.setattr(peft, "_SECONDS", 0.2)
     write_adapter(tmp_path, base, alpha_pattern={r"(\w*\.?)*(\w+)*#": 3})
     with pytest.raises(CheckpointError, match="ran for more than 0.2 s.*name the modules in full"):
         open_adapter(str(tmp_path))

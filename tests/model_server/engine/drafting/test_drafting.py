@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model_server.engine.beams.search import sampling_of
 from model_server.engine.buckets import closed_set
 from model_server.engine.drafting.drafting import REACH, Drafting, DraftTokens, Lookup
-from model_server.engine.drafting.odds import Odds
+from model_server.engine.drafting.drafts import Odds
 from model_server.engine.limits import EngineLimits, WindowLimits
+from model_server.engine.parts.beams import sampling_of
 from model_server.engine.registry import new_sequence
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import BeamSettings
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, logprob

@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.drafting.allotment import allot_drafted
-from model_server.engine.drafting.costs import StepCosts
+from model_server.engine.drafting.allotment import StepCosts, allot_drafted
 from model_server.engine.drafting.drafting import Drafting
-from model_server.engine.drafting.drafts import Drafts
+from model_server.engine.drafting.drafts import Drafts, Odds
 from model_server.engine.engine import Engine
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Proposals, Propose
-from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.timing.watchdog import StepHung
+from model_server.engine.step_times import StepTimes
+from model_server.engine.watchdog import StepHung
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.test_scheduler import (
@@ -203,3 +203,38 @@ def test_a_draft_model_that_hangs_is_noticed() -> None:
     runner.may.set()
     engine.close()
     assert "the draft model's tokens for step" in seen[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=60), st.integers(0, 20))
+def test_chances_are_chances_and_fall(noted: list[tuple[int, bool]], run: int) -> None:
+    odds = Odds()
+    for place, right in noted:
+        odds.note(place, right)
+    chances = odds.of_runs(run, 8)
+    assert all(0 <= chance <= 1 for chance in chances)
+    assert chances == sorted(chances, reverse=True)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_long_run_of_one_outcome_is_believed(right: bool) -> None:
+    odds = Odds()
+    for _ in range(60):
+        odds.note(0, right)
+    assert odds.of_runs(0, 1)[0] == pytest.approx(float(right), abs=0.01)
+
+
+def test_a_new_sequence_begins_with_the_odds_of_those_before() -> None:
+    shared = Odds()
+    for _ in range(20):
+        one = Odds(shared)
+        for _ in range(30):
+            one.note(0, False)
+    assert Odds(shared).of_runs(0, 1)[0] < 0.05
+
+
+def test_runs_of_other_lengths_keep_their_own_odds() -> None:
+    odds = Odds()
+    before = odds.of_runs(8, 1)
+    for _ in range(50):
+        odds.note(0, False)
+    assert odds.of_runs(8, 1) == before

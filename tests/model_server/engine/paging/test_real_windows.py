@@ -13,7 +13,7 @@ import pytest
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded

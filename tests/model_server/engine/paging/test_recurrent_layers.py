@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import Bucket, closed_set
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.sequence import Sequence

@@ -15,7 +15,6 @@ from model_server.engine.limits import EngineLimits, WindowLimits, check_limits
 from model_server.engine.registry import new_sequence
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_grammar_states as guides
-from tests.model_server.engine.beams.test_beam_slots import beams_for
 from tests.model_server.engine.paging.test_prefix_cache import (
     alike_asks,
     in_turn,
@@ -23,6 +22,7 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     small_limits,
 )
 from tests.model_server.engine.parts import test_grammar as forced
+from tests.model_server.engine.parts.test_beam_slots import beams_for
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,

@@ -14,7 +14,7 @@ from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
 from model_server.engine.column_layout import WINDOW_PARTS, ColumnLayout
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import COPIES, StepProgram
 from model_server.kernels import xla

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.engine.paging.window_page_count import most_window_pages, window_page_count
+from model_server.engine.paging.window_pages import most_window_pages, window_page_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import (
     BeamSettings,
 )
 from tests.model_server.engine import test_grammar_states as guides
-from tests.model_server.engine.beams import test_beam_slots as beams
 from tests.model_server.engine.drafting.test_drafting import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import (
     PROMPT,
@@ -27,6 +26,7 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     rows_of,
     small_limits,
 )
+from tests.model_server.engine.parts import test_beam_slots as beams
 from tests.model_server.engine.parts import test_grammar as forced
 from tests.model_server.engine.test_scheduler import (
     ask_for,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.limits import EngineLimits, lane_limits
-from model_server.engine.paging.window_page_count import window_page_count
+from model_server.engine.paging.window_pages import window_page_count
 from tests.model_server.engine import test_grammar_states as guides
 from tests.model_server.engine.drafting.test_drafting import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import alike_asks, small_limits

@@ -16,8 +16,8 @@ from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.allocation import Allocation
 from model_server.engine.parts.grammar import ForcedRows
 from model_server.engine.registry import new_sequence
-from model_server.engine.steps.builder import StepBuilder
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_builder import StepBuilder
+from model_server.engine.step_times import StepTimes
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_drafts import FakeDrafts, bits_of
 from tests.model_server.engine.fake_runner import (

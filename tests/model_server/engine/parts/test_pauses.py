@@ -8,9 +8,9 @@ from concurrent.futures import Future
 import pytest
 from msgspec.structs import replace
 
-from model_server.engine.beams.search import sampling_of
 from model_server.engine.engine import Engine, EngineRequest
 from model_server.engine.limits import EngineLimits
+from model_server.engine.parts.beams import sampling_of
 from model_server.engine.types import BeamSettings
 from sax.errors import ShuttingDown
 from sax.weights import Pausing

@@ -12,7 +12,7 @@ from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Propose
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader

@@ -22,7 +22,7 @@ from model_server.engine.running.draft_program import DraftProgram
 from model_server.engine.running.ops import Beginning, Proposals, Propose
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import (
     Sampling,
 )

@@ -11,8 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from model_server.engine.sampling import drawing
-from model_server.engine.sampling.drawing import RowSampling, draw
-from model_server.engine.sampling.race import race
+from model_server.engine.sampling.drawing import RowSampling, draw, race
 from tests.model_server.examples import examples
 
 VOCAB = 2 * 32 * 128 + 37  # larger than what candidates are taken from, and not a whole block

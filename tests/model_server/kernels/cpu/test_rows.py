@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import Sampled, sample
@@ -25,6 +26,7 @@ from model_server.kernels.cpu.rows import (
     heads,
     rms_norm,
 )
+from model_server.kernels.row_sums import row_softmax
 from model_server.models.layers.rope import Rotary
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
@@ -321,3 +323,11 @@ def test_another_adapters_numbers_reach_no_row(instruction_sets: InstructionSets
             jnp.ones((2, 32)), jnp.asarray([2, 0], jnp.int32), jnp.asarray(down), ups, made
         )
         np.testing.assert_array_equal(got[0], [[128.0] * 16, [0.0] * 16], err_msg=instructions)
+
+
+def test_what_a_weight_on_a_mesh_of_one_device_was_added_to_is_computed_natively_too() -> None:
+    """As a router's biased scores are: XLA's softmax has other bits in some numbers of rows."""
+    mesh = jax.make_mesh((1,), ("model",))
+    bias = jax.device_put(jnp.ones(6), NamedSharding(mesh, PartitionSpec()))
+    lowered = jax.jit(lambda x: row_softmax(x + bias[None])).lower(jnp.ones((5, 6)))
+    assert "sax_cpu_curve" in lowered.as_text()

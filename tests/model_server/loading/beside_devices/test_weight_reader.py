@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.islands.weight_reading import DECODER, ENCODER, WeightReading, size_of
 from model_server.loading.beside_devices.weight_reader import WeightReader
+from model_server.loading.beside_devices.weight_reading import (
+    DECODER,
+    ENCODER,
+    WeightReading,
+    size_of,
+)
 from model_server.loading.weights import read_weights
 from sax.errors import CheckpointError, ModelPathNotFound, NotFound, PermissionDenied, Unavailable
 from tests.model_server.checkpoints.tiny_folder import write_tiny

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from model_server.loading.images.image_decoder import ImageDecoder
+from model_server.loading.images.decoders import ImageDecoder
 from model_server.sharing.confined.process import ProcessEnded
 from model_server.sharing.images.forms import (
     ImageForm,

@@ -15,7 +15,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.loading.images.sound_decoder import SoundDecoder
+from model_server.loading.images.decoders import SoundDecoder
 from model_server.sharing.audio.process import SoundAsk, SoundForm, SoundProcess
 from model_server.sharing.audio.spectrogram import spectrogram
 from model_server.sharing.audio.worker import answer

@@ -58,6 +58,7 @@ CONTROL = {
     "qwen3_5": TRIPLES,
     "qwen3_vl": TRIPLES,
     "qwen3_vl_moe": TRIPLES,
+    "qwen4_exp": TRIPLES,
     "mistral3": ROWS,
     "mistral3_ministral3": ROWS,
     "llava": {pixtral.SOFT: "<image>"},

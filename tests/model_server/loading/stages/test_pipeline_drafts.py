@@ -16,7 +16,7 @@ from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import DONE, Beginning, Propose
-from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.step_times import StepTimes
 from model_server.engine.types import (
     Sampling,
 )

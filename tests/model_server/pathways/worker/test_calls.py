@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from model_server.islands.weight_reading import ENCODER, READ_WEIGHTS, WeightReading
+from model_server.loading.beside_devices.weight_reading import ENCODER, READ_WEIGHTS, WeightReading
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Leaf
 from model_server.pathways.protocol import messages

@@ -11,7 +11,7 @@ from typing import Any
 
 from model_server.grammars.call_format import promised
 from model_server.grammars.compiler import AnswerVerdict
-from model_server.grammars.reading.worker import violation_of
+from model_server.grammars.reading_worker import violation_of
 from model_server.serving.answers.checked_sink import (
     CheckedCalls,
     CheckedJson,

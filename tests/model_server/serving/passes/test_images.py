@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from model_server.loading.images.image_decoder import ImageDecoder
+from model_server.loading.images.decoders import ImageDecoder
 from model_server.loading.vision.loaded_vision import LoadedVision
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.images import seen

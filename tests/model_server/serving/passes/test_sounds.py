@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from model_server.loading.audio.loaded_audio import SpeechWindow, WrittenWindow
-from model_server.loading.images.sound_decoder import DecodedSound, SoundDecoder
+from model_server.loading.images.decoders import DecodedSound, SoundDecoder
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.sounds import (
     TEMPERATURES,

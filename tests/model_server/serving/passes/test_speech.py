@@ -18,7 +18,7 @@ from model_server.serving.passes.speech import pieces_of, spoken
 from model_server.sharing.audio.process import SoundForm
 from model_server.sharing.audio.worker import decoded
 from sax.errors import InvalidRequest
-from sax.spoken import (
+from sax.speech import (
     FORMATS,
     PCM_RATE,
     SoundFormat,

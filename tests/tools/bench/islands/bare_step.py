@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 
-from model_server.islands.proxy_backend import BACKEND, is_proxied
+from model_server.islands import BACKEND, is_proxied
 from tests.model_server.islands.decode_client import Decoded
 
 LEAVES, PAGES = 269, 60

@@ -17,7 +17,7 @@ import time
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
-from model_server.islands.proxy_backend import BACKEND
+from model_server.islands import BACKEND
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.serving.lm_servable import LmServable

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from model_server.islands.proxy_backend import BACKEND
+from model_server.islands import BACKEND
 from tests.tools.chaos.pathways.deeds import Deeds, Step
 
 RIGHT, WRONG = "right", "WRONG NUMBERS"

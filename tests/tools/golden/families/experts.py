@@ -316,4 +316,22 @@ CASES = [
         },
     ),
     Case("hy_v4_biased", without={"yarn": {"rope_parameters.factor": 1.0}}),
+    # A layer of each kind, as transformers writes them.
+    Case(
+        "dots3_note",
+        without={
+            "choice": {"text_config.index_topk": 64},
+            "another count": {"text_config.index_topk": 6},
+            "window": {"text_config.sliding_window": 64},
+            "theta of windows": {
+                "text_config.rope_parameters.sliding_attention.rope_theta": 10000.0
+            },
+            "groups": {"text_config.topk_group": 2},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        "dots3_note_published",
+        without={"choice": {"index_topk": 64}, "window": {"sliding_window_size": 64}},
+    ),
 ]

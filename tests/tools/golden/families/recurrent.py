@@ -9,6 +9,8 @@ from tests.tools.golden.families.case import Case
 
 # What MiniMax computes from its sizes.
 BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+# What Qwen4 computes from its sizes.
+HASHES = ("layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
 
 
 def experts_together(shapes: Shapes) -> Shapes:
@@ -116,6 +118,27 @@ CASES = [
     Case("qwen3_5_moe_experts_apart"),
     Case("qwen3_next_dense_layers"),
     Case(
+        "qwen4_exp",
+        without={
+            "blocks": {"indexer_budget": 64},
+            "separator": {"eos_token_id": 2},
+            "seed": {"seed": 7},
+            "theta": {"rope_parameters.rope_theta": 10.0},
+        },
+        computed=HASHES,
+    ),
+    # As Qwen publishes it.
+    Case(
+        "qwen4_exp_together",
+        stored=experts_together,
+        without={
+            "blocks": {"indexer_budget": 66},
+            "separator": {"eos_token_id": 2},
+            "gate": {"output_gate_type": "silu"},
+        },
+        left_out=HASHES,
+    ),
+    Case(
         "kimi_linear",
         tokens=21,
         without={
@@ -140,4 +163,27 @@ CASES = [
         },
     ),
     Case("bailing_hybrid_unbounded", without={"decay": {"kda_safe_gate": True}}),
+    # Pools that no page begins with.
+    Case(
+        "glm5_next",
+        tokens=23,
+        without={
+            "choice": {"text_config.index_topk": 63},
+            "another count": {"text_config.index_topk": 9},
+            "bound": {"text_config.swiglu_limit": 10.0},
+            "bounded decay": {"text_config.linear_lower_bound": None},
+            "balanced mixture": {"text_config.hc_sinkhorn_iters": 1},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
+        },
+    ),
+    # Text keys beside the others, as older files name them; the last layer shares a choice.
+    Case(
+        "glm5_next_flat",
+        tokens=23,
+        without={
+            "decay": {"linear_attn_config.safe_gate": True},
+            "groups": {"topk_group": 2},
+            "choice": {"index_topk": 64},
+        },
+    ),
 ]

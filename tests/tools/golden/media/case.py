@@ -65,6 +65,8 @@ class MediaCase:
     published: Callable[[str], str] = lambda name: name
     # Tensors as transformers saves them -> as published checkpoints hold the same numbers.
     stored: Callable[[Shapes], Shapes] = lambda shapes: shapes
+    # Endings of tensors that transformers computes itself, which published checkpoints do not hold.
+    left_out: tuple[str, ...] = ()
 
     @property
     def config(self) -> dict[str, Any]:

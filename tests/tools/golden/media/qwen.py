@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.tools.golden import common
 from tests.tools.golden.common import Shapes
-from tests.tools.golden.families.recurrent import experts_together
+from tests.tools.golden.families.recurrent import HASHES, experts_together
 from tests.tools.golden.media.case import FOLDER, MediaCase, Reader, Seen, with_vision
 
 START, END, TOKEN, VIDEO = 264, 265, 266, 267  # behind the tokens of `tiny_folder`
@@ -250,4 +250,14 @@ CASES = [
         without={"sections": {"text_config.rope_parameters.mrope_section": [6, 0, 0]}},
     ),
     MediaCase("qwen3_5_moe", QWEN, images=((30, 50),), stored=experts_together),
+    MediaCase(
+        "qwen4_exp",
+        QWEN,
+        images=THREE[:2],
+        without={
+            "sections": {"text_config.rope_parameters.mrope_section": [4, 0, 0]},
+            "blocks": {"text_config.indexer_budget": 128},
+        },
+        left_out=HASHES,
+    ),
 ]

@@ -1,0 +1,309 @@
+"""GLM-5.3 Flash: Kimi's delta networks, latent attention to chosen pools, streams that mix.
+
+Only the text part of a multimodal checkpoint is read. Nothing rotates. The layer that drafts is
+skipped: the reference defines none.
+Source: Z.ai 2026, "GLM-5.3 Flash"; names and config keys are those of Hugging Face's
+`Glm5NextForConditionalGeneration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from model_server.kernels.pages import CacheShape, HeadShape
+from model_server.kernels.row_sums import logistic, row_softmax
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
+from model_server.models.families.decoder_recipe import norm_of
+from model_server.models.families.experts.mlp_layers import listed_sparse
+from model_server.models.families.indexed.deepseek_v32 import choosing_cache
+from model_server.models.families.indexed.glm_moe_dsa import (
+    SHARING,
+    choosers_of,
+    choosing_layers,
+)
+from model_server.models.families.indexed.hy_v4 import (
+    StreamsDecoder,
+    StreamsLayer,
+    StreamWeights,
+    bounded_gate,
+    stream_weights,
+)
+from model_server.models.families.indexed.indexed_attention import (
+    IndexedLatentAttention,
+    IndexerShape,
+)
+from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
+from model_server.models.families.recurrent.kimi_linear import (
+    LINEAR,
+    LINEAR_NAMES,
+    delta_shape,
+    flat_linear,
+    low_rank_delta_net,
+    states_of,
+)
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
+from model_server.models.known_keys import KnownKeys, ignored, one_of
+from model_server.models.layers.latent_attention import LatentShape
+from model_server.models.layers.layers import sum_in_order
+from model_server.models.recipe import Family, Recipe
+from sax.errors import CheckpointError
+
+# Hyper-connections whose streams mix by a matrix with rows and columns that add up to 1.
+#
+# Source: Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections" (arXiv:2512.24880); the
+# matrix is made by the algorithm of Sinkhorn and Knopp, in a fixed number of rounds.
+
+_EXACT = lax.Precision.HIGHEST
+
+
+class MixingConnection(StreamWeights):
+    """Mixes the residual streams into the input of a half layer, and its output into their mixture.
+
+    It makes N + 2 parts of weights: of what is read, of what is added, and the rows of the matrix.
+    """
+
+    def __init__(self, *args: Any, rounds: int, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.rounds = rounds
+
+    def read(self, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Return f32[T, D], and the weights f32[T, N] of what is added and f32[T, N, N]."""
+        parts = self.made(x).reshape(len(x), -1, self.streams)
+        reading, adding = (logistic(parts[:, at]) for at in (0, 1))
+        return self.mixed(x, reading), (2.0 * adding, self._balanced(parts[:, 2:]))
+
+    def _balanced(self, rows: jax.Array) -> jax.Array:
+        """Map f32[T, N, N], from each stream to each, to weights whose rows and columns add up."""
+
+        def divided(found: jax.Array, axis: int) -> jax.Array:
+            total = jnp.expand_dims(sum_in_order(found, axis), axis)
+            return found / (total + self.least)
+
+        def one_round(_: int, found: jax.Array) -> jax.Array:
+            return divided(divided(found, 2), 1)
+
+        found = divided(row_softmax(rows) + self.least, 1)
+        return lax.fori_loop(1, self.rounds, one_round, found)
+
+    def added(
+        self, x: jax.Array, made: jax.Array, weights: tuple[jax.Array, jax.Array]
+    ) -> jax.Array:
+        """Return the streams f32[T, N D], mixed, with f32[T, D] added."""
+        adding, mixing = weights
+        streams = x.reshape(len(x), self.streams, -1)
+        mixed = jnp.einsum("tnm,tnd->tmd", mixing, streams, precision=_EXACT)
+        return (mixed + adding[..., None] * made[:, None]).reshape(x.shape)
+
+
+class MeanNorm(nnx.Module):
+    """The last norm, of the mean of the streams."""
+
+    def __init__(self, streams: int, norm: nnx.Module) -> None:
+        self.streams, self.norm = streams, norm
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[T, N D] to f32[T, D]."""
+        streams = x.reshape(len(x), self.streams, -1)
+        return self.norm(sum_in_order(streams, axis=1) / self.streams)
+
+
+# What older files call these keys
+_NAMES = {"num_local_experts": "n_routed_experts"}
+_LINEAR_NAMES = {**LINEAR_NAMES, "gate_lower_bound": "linear_lower_bound"}
+KEYS = KnownKeys(
+    "glm5_next",
+    (
+        *(key for key in LATENT if not key.startswith("rope_")),
+        *ROUTED,
+        *SHARING,
+        LINEAR,
+        "hc_eps",
+        "hc_mult",
+        "hc_sinkhorn_iters",
+        "index_head_dim",
+        "index_kpool",
+        "index_n_heads",
+        "index_topk",
+        "layer_types",
+        "linear_conv_kernel_dim",
+        "linear_head_dim",
+        "linear_lower_bound",
+        "linear_num_heads",
+        "mlp_layer_types",
+        "swiglu_limit",
+    ),
+    {
+        **LATENT_OFF,
+        **ignored("rope_parameters", "rope_scaling", "rope_theta", "rope_interleave"),
+        **ignored("image_end_token_id", "image_start_token_id", "image_token_id"),
+        **ignored("video_end_token_id", "video_start_token_id", "video_token_id"),
+        # Without it the first queries would attend to nothing
+        "index_kpool_always_select_tail": one_of(True),
+    },
+)
+_DEFAULTS = {
+    "first_k_dense_replace": 3,
+    "hc_eps": 1e-6,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "index_head_dim": 128,
+    "index_kpool": 16,
+    "index_n_heads": 32,
+    "index_topk": 2048,
+    "kv_lora_rank": 512,
+    "linear_conv_kernel_dim": 4,
+    "linear_head_dim": 128,
+    "linear_lower_bound": -5.0,
+    "linear_num_heads": 64,
+    "max_position_embeddings": 1048576,
+    "n_group": 1,
+    "n_routed_experts": 288,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 256,
+    "qk_rope_head_dim": 0,
+    "rms_norm_eps": 1e-5,
+    "swiglu_limit": 10.0,
+    "topk_group": 1,
+    "v_head_dim": 256,
+}
+_KINDS = {"linear_attention": False, "full_attention": True, "indexed_attention": True}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(_flat(config or {}), KEYS, _DEFAULTS)
+    keys.only("hidden_act", "silu")
+    attends, shape, indexer = _attending(keys), _shape(keys), _indexer(keys)
+    chooses, gate, streams = _choosing(keys, attends), bounded_gate(keys), keys.whole("hc_mult")
+    delta = delta_shape(keys, keys.whole("linear_num_heads"), keys.whole("linear_head_dim"))
+    least = keys.number_or_none("linear_lower_bound")
+    fading = partial(low_rank_delta_net, delta, (delta.key_heads,), least)
+    recipe = latent_recipe(
+        keys,
+        values,
+        listed_sparse(keys),
+        routed_ffw(keys, gate=gate),
+        shape=shape,
+        attentions=[
+            partial(IndexedLatentAttention, indexer, chooses=own) if its else fading
+            for its, own in zip(attends, chooses, strict=True)
+        ],
+        decoder_kind=partial(StreamsDecoder, streams=streams),
+        rotates=False,
+        unused=(f"model.layers.{len(attends)}.",),
+        states=states_of(delta, attends),
+        around=lambda layer, prefix: StreamsLayer(
+            layer, *(_connection(keys, f"{prefix}.hc_{half}") for half in ("attn", "ffn"))
+        ),
+        final_norm=lambda name: MeanNorm(streams, norm_of(keys, name)),
+        gate=gate,
+    )
+    narrow = HeadShape(1, shape.latent, 0)
+    others = tuple(None if own else narrow for own in chooses) if not all(chooses) else ()
+    cached = choosing_cache(keys, indexer, others, shape)
+
+    def cache(shards: int) -> CacheShape:
+        return replace(cached(shards), plain=True, states=recipe.cache(shards).states)
+
+    return replace(
+        recipe, cache=cache, choosers=choosers_of(chooses), carried=streams * shape.embed
+    )
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json by later names. Raises CheckpointError."""
+    renamed = {_NAMES.get(key, key): value for key, value in config.items()}
+    given = flat_linear(renamed, "glm5_next", _LINEAR_NAMES, "safe_gate")
+    linear = given.get(LINEAR) or {}
+    bounded = "gate_lower_bound" in linear and linear.get("safe_gate", True)
+    if bounded and given["linear_lower_bound"] is None:
+        given["linear_lower_bound"] = _DEFAULTS["linear_lower_bound"]
+    return given
+
+
+def _attending(keys: ConfigKeys) -> list[bool]:
+    """One flag per layer: True if it attends. Raises CheckpointError.
+
+    Lists of layers that `linear_attn_config` may have, counted from 0 or 1, must say the same: the
+    reference reads none.
+    """
+    layers = range(keys.whole("num_hidden_layers"))
+    found = kinds_of_layers(keys, _KINDS) or [index % 4 == 3 for index in layers]
+    for name, its in (("full_attn_layers", True), ("kda_layers", False)):
+        given = (keys.get(LINEAR) or {}).get(name)
+        wanted = [index for index in layers if found[index] is its]
+        if given not in (None, wanted, [index + 1 for index in wanted]):
+            raise CheckpointError(
+                f"config.json has {name} = {given!r} in {LINEAR}; by its layer_types the "
+                f"{keys.family} family computes {wanted}"
+            )
+    return found
+
+
+def _choosing(keys: ConfigKeys, attends: Sequence[bool]) -> list[bool]:
+    """One flag per layer: False if it takes the choice of the layer before. Raises CheckpointError.
+
+    Delta networks pass no choice on, so that what indexer_types says of them means nothing.
+    """
+    every = choosing_layers(keys)
+    chooses = [own or not its for own, its in zip(every, attends, strict=True)]
+    for index, own in enumerate(chooses):
+        if not own and not (attends[index - 1] and chooses[index - 1]):
+            raise CheckpointError(
+                f"config.json lets layer {index} share a choice of tokens, and the layer before it "
+                f"makes none: the {keys.family} family supports shared layers right behind one "
+                "that attends and has an indexer"
+            )
+    return chooses
+
+
+def _shape(keys: ConfigKeys) -> LatentShape:
+    """Raises CheckpointError."""
+    keys.only("qk_rope_head_dim", 0)
+    size = keys.whole("qk_nope_head_dim")
+    return LatentShape(
+        embed=keys.whole("hidden_size"),
+        heads=keys.whole("num_attention_heads"),
+        plain_dim=size,
+        rotated_dim=0,
+        value_dim=keys.whole("v_head_dim"),
+        latent=keys.whole("kv_lora_rank"),
+        query_latent=keys.whole("q_lora_rank"),
+        scale=size**-0.5,
+        biased=keys.flag("attention_bias"),
+        epsilon=keys.number("rms_norm_eps"),
+    )
+
+
+def _indexer(keys: ConfigKeys) -> IndexerShape:
+    """Raises CheckpointError."""
+    most, pool = keys.whole("index_topk"), keys.whole("index_kpool")
+    if most % pool:
+        raise CheckpointError(
+            f"config.json has index_topk = {most} and index_kpool = {pool}; the {keys.family} "
+            "family needs a whole number of pools"
+        )
+    return IndexerShape(keys.whole("index_n_heads"), keys.whole("index_head_dim"), most, pool=pool)
+
+
+def _connection(keys: ConfigKeys, name: str) -> MixingConnection:
+    shares, rounds = (1, 1, keys.whole("hc_mult")), keys.whole("hc_sinkhorn_iters")
+    return stream_weights(MixingConnection, keys, shares, name, rounds=rounds)
+
+
+FAMILY = Family(
+    "glm5_next",
+    ("glm5_next_text", "glm5_next"),
+    "GLM-5.3 Flash",
+    configure,
+    own_types_only=True,
+)
