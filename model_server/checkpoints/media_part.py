@@ -31,11 +31,31 @@ _INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor", FEATURES: 
 _PARTS = {
     VISION: ("vision_tower.", "vision_model.", "visual.", "embed_vision.", "vision_encoder."),
     AUDIO: ("audio_tower.", "embed_audio.", "audio_adapter.", "audio_encoder."),
-    "": ("multi_modal_projector.", "mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
+    "": (
+        *("multi_modal_projector.", "mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
+        # Mistral's own names
+        *("vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm."),
+    ),
 }
 _PREFIXES = tuple(prefix for prefixes in _PARTS.values() for prefix in prefixes)
 # Prefix in published files -> as transformers 5 writes it.
-_DEEPER = {"vision_tower.vision_model.": "vision_tower."}
+_DEEPER = {
+    "vision_tower.vision_model.": "vision_tower.",
+    "vision_encoder.": "vision_tower.",
+    "patch_merger.": "multi_modal_projector.patch_merger.",
+    "pre_mm_projector_norm.": "multi_modal_projector.norm.",
+    "vision_language_adapter.w_in.": "multi_modal_projector.linear_1.",
+    "vision_language_adapter.w_out.": "multi_modal_projector.linear_2.",
+}
+# Parts of Mistral's names -> as transformers writes them. Its queries and keys (`wq`, `wk`) have
+# another order of rows, so they keep their names.
+_MISTRAL = {
+    ".attention.wv.": ".attention.v_proj.",
+    ".attention.wo.": ".attention.o_proj.",
+    ".feed_forward.w1.": ".feed_forward.gate_proj.",
+    ".feed_forward.w2.": ".feed_forward.down_proj.",
+    ".feed_forward.w3.": ".feed_forward.up_proj.",
+}
 
 
 def media_part_of(
@@ -49,8 +69,8 @@ def media_part_of(
     """
     opened = checkpoint.opened if isinstance(checkpoint, CheckpointView) else checkpoint
     prefixes = tuple(prefix for part in (*parts, "") for prefix in _PARTS[part])
-    every = {_own_name(name): name for name in opened.names() if is_media(name)}
-    names = {own: name for own, name in every.items() if own.startswith(prefixes)}
+    mine = (name for name in opened.names() if _inner_name(name).startswith(prefixes))
+    names = {_own_name(name): name for name in mine}
     return view_of(opened, names, checkpoint.config) if names else None
 
 
@@ -123,6 +143,8 @@ def _inner_name(name: str) -> str:
 
 def _own_name(name: str) -> str:
     own = _inner_name(name)
+    for part, written in _MISTRAL.items():
+        own = own.replace(part, written)
     for prefix, written in _DEEPER.items():
         if own.startswith(prefix):
             return written + own.removeprefix(prefix)

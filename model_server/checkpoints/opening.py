@@ -29,6 +29,8 @@ _EITHER_WAY = ("qwen3_5_moe_text", "qwen3_vl_moe_text", "qwen4_exp_text")
 _TURNED = ("qwen3_vl_moe_text",)  # as published
 _ONE_OF_MANY = ".mlp.experts.0.down_proj.weight"
 _ALL = ".mlp.experts.down_proj"
+_OFFSET = ".mlp.gate.e_score_correction_bias"
+_PERHAPS_WITHOUT = ("axk1",)  # whose routers may have no offsets
 
 _TABLES = {
     "lm_head.weight": (
@@ -209,14 +211,18 @@ def _are_equal(checkpoint: Checkpoint, head: str, table: str) -> bool:
 # A family declares its tensors from config.json alone, which does not say it: published files of
 # Qwen3.5 and Qwen3-VL hold all experts of a layer in two tensors, those saved by transformers or
 # quantised may hold three of each expert. Qwen3-VL's two are published as [in, out], and saved by
-# transformers as [out, in].
+# transformers as [out, in]. The routers of A.X K1 have no offsets, and transformers saves zeros.
 
 
 def with_stored_experts(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint; its config says `experts_apart` if they are stored one by one, and
-    `experts_upright` if they are stored together and not as published.
+    `experts_upright` if they are stored together and not as published; and `router_unbiased` if
+    routers have no offsets, in a family where they may have some.
     """
     kind = checkpoint.config.get("model_type")
+    if kind in _PERHAPS_WITHOUT:
+        biased = any(name.endswith(_OFFSET) for name in checkpoint.names())
+        return checkpoint if biased else _saying(checkpoint, "router_unbiased")
     if kind not in _EITHER_WAY:
         return checkpoint
     names = checkpoint.names()

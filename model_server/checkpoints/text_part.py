@@ -36,6 +36,7 @@ _TEXT_TYPES = {
     "llava": "llama",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
+    "mistral_large4": "mistral_large4_text",
     "qwen2_audio": "qwen2",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_5_omni_thinker": "qwen2_5_omni_text",
@@ -62,7 +63,7 @@ _PREFIXES = {
     "thinker.model.": "model.",
 }
 # model_type -> other spellings of parts of names -> the one that the family reads. transformers
-# takes all of Hy4's, wherever `hc_pre` stands in a name.
+# takes all of Hy4's, wherever `hc_pre` stands in a name. Mistral Large 4's are Mistral's own.
 _SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "hy_v4": {
         ".hc_pre.hc_": ".hc_",
@@ -71,6 +72,35 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ".hc_head_": ".hc_",
         ".attn_hc.": ".hc_attn_layer.hc_",
         ".ffn_hc.": ".hc_mlp_layer.hc_",
+    },
+    "mistral_large4": {
+        ".attention.": ".self_attn.",
+        ".attention_norm.": ".input_layernorm.",
+        ".ffn_norm.": ".post_attention_layernorm.",
+        ".kv_a_norm.": ".kv_a_layernorm.",
+        ".wq.": ".q_proj.",
+        ".wo.": ".o_proj.",
+        ".wkv_a_with_mqa.": ".kv_a_proj_with_mqa.",
+        ".wkv_b.": ".kv_b_proj.",
+        ".ssmax_scaling.s": ".softmax_scaling.scale",
+        ".ssmax_scaling.b": ".softmax_scaling.bias",
+        ".feed_forward.": ".mlp.",
+        ".gate.": ".mlp.gate.",
+        ".experts.": ".mlp.experts.",
+        ".shared_experts.": ".mlp.shared_experts.",
+        ".w1.": ".gate_proj.",
+        ".w2.": ".down_proj.",
+        ".w3.": ".up_proj.",
+    },
+}
+# model_type -> first part of names -> those of a text model.
+_ROOTS: Mapping[str, Mapping[str, str]] = {
+    "mistral_large4": {
+        "layers.": "model.layers.",
+        "lerope.": "model.rotary_emb.",
+        "norm.": "model.norm.",
+        "output.": "lm_head.",
+        "tok_embeddings.": "model.embed_tokens.",
     }
 }
 # Families that put a text model of another family beside their tower.
@@ -162,11 +192,16 @@ def _thinker(config: dict[str, Any]) -> dict[str, Any]:
 
 def _renamed(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint with one name for each part, where files have several."""
-    spellings = _SPELLINGS.get(str(checkpoint.config.get("model_type")))
+    kind = str(checkpoint.config.get("model_type"))
+    spellings, roots = _SPELLINGS.get(kind), _ROOTS.get(kind, {})
     if spellings is None:
         return checkpoint
 
     def own(name: str) -> str:
+        for root, kept in roots.items():
+            if name.startswith(root):
+                name = kept + name.removeprefix(root)
+                break
         for other, kept in spellings.items():
             name = name.replace(other, kept)
         return name

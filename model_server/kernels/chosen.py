@@ -47,6 +47,13 @@ EVERY = Chosen(None, None)
 _Choose = Callable[[LayerPages, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array | None]
 
 
+class Lent(NamedTuple):
+    """What a layer attends to that keeps no vectors of its own: an earlier layer's."""
+
+    keys: jax.Array  # f32[T, 1, N]: those of the step's tokens, at least as wide as queries
+    pages: LayerPages  # with these written
+
+
 @runtime_checkable
 class ChoosingKernel(Protocol):
     """Attends to chosen tokens in pages of its own."""
@@ -71,25 +78,30 @@ def attend_to_chosen(
     layer: LayerPages,
     q: jax.Array,  # f32[T, H, Q]
     # f32[T, 1, Q + I]: the last I numbers are the key for choosing; of pools, Q + 2 I: and counts
-    k: jax.Array,
+    k: jax.Array | None,
     choosing: Choosing | Chosen,  # Chosen: by a layer before, and I is 0
     *,
     most: int,  # tokens that each query attends to
     scale: float,
     sinks: jax.Array | None = None,  # f32[H], as in `paged.Scores`
     pools: jax.Array | None = None,  # f32[P, I], as of `choose_pools`; None: token by token
+    lent: Lent | None = None,  # then `k` is the key for choosing alone, None: it does not choose
 ) -> tuple[jax.Array, LayerPages, Chosen]:
     """Write the new vectors, then attend. Returns f32[T, H, Q] or more, mixed of whole vectors.
 
     Whole inputs are read without pages. Raises KernelRefusal if the kernel has other pages and is
-    no `ChoosingKernel`, which takes no sinks and no pools.
+    no `ChoosingKernel`, which takes no sinks, no pools and nothing lent.
     """
-    if isinstance(batch.kernel, ChoosingKernel) and sinks is None and pools is None:
+    plain = sinks is None and pools is None and lent is None
+    if isinstance(batch.kernel, ChoosingKernel) and plain:
+        assert k is not None, "a layer to which nothing is lent has keys"
         return batch.kernel.attend_to_chosen(batch, layer, q, k, choosing, most=most, scale=scale)
-    padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
+    seen = k if lent is None else lent.keys
+    assert seen is not None, "a layer to which nothing is lent has keys"
+    padded = jnp.pad(q, ((0, 0), (0, 0), (0, seen.shape[2] - q.shape[2])))
     by = partial(choose, most=most) if pools is None else partial(choose_pools, pools, most=most)
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
-        mixed, chosen = _whole(batch, padded, k, choosing, by, scale, sinks)
+        mixed, chosen = _whole(batch, padded, seen, k, choosing, by, scale, sinks)
         return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
@@ -97,22 +109,25 @@ def attend_to_chosen(
             "and no query chooses tokens after its own"
         )
     split = batch.split
-    layer = write(
-        layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
-    )
-    return _paged(batch, layer, padded, choosing, by, scale, sinks)
+    if k is not None:
+        layer = write(
+            layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
+        )
+    attended = layer if lent is None else lent.pages
+    return _paged(batch, layer, attended, padded, choosing, by, scale, sinks)
 
 
 def _paged(
     batch: PagedBatch,
     layer: LayerPages,
+    attended: LayerPages,
     q: jax.Array,
     choosing: Choosing | Chosen,
     choose: _Choose,
     scale: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, LayerPages, Chosen]:
-    """As `attend_to_chosen`, of pages that are written and queries as wide as keys."""
+    """As `attend_to_chosen`, of pages that are written and queries as wide as attended keys."""
     split, decodes = batch.split, batch.decode_tables.shape[0]
 
     def run(
@@ -127,7 +142,7 @@ def _paged(
         if isinstance(choosing, Choosing):
             chosen = choose(layer, parts[1], parts[2], tables, limits)
         mixed = xla.paged_attention(
-            parts[0], layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
+            parts[0], attended, tables, limits, scale=scale, sinks=sinks, chosen=chosen
         )
         return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
@@ -142,7 +157,8 @@ def _paged(
 def _whole(
     batch: PagedBatch,
     q: jax.Array,
-    k: jax.Array,
+    attended: jax.Array,  # f32[T, 1, N]
+    k: jax.Array | None,
     choosing: Choosing | Chosen,
     choose: _Choose,
     scale: float,
@@ -150,19 +166,22 @@ def _whole(
 ) -> tuple[jax.Array, jax.Array | None]:
     """As `attend_to_chosen`, for blocks that each hold one input: its only page."""
     inputs, length = batch.block_limits.shape
-    layer = LayerPages(k.reshape(inputs, length, 1, -1).transpose(0, 2, 3, 1), None)
     tables, limits = jnp.arange(inputs)[:, None], batch.block_limits
 
     def blocks(each: jax.Array) -> jax.Array:
         return each.reshape(inputs, length, *each.shape[1:])
 
+    def page(keys: jax.Array) -> LayerPages:
+        return LayerPages(blocks(keys).transpose(0, 2, 3, 1), None)
+
     if isinstance(choosing, Chosen):
         chosen = choosing.blocks
     else:
         by, weights = map(blocks, choosing)
-        chosen = choose(layer, by, weights, tables, limits)
+        assert k is not None, "a layer that chooses has keys to choose by"
+        chosen = choose(page(k), by, weights, tables, limits)
     mixed = xla.paged_attention(
-        blocks(q), layer, tables, limits, scale=scale, sinks=sinks, chosen=chosen
+        blocks(q), page(attended), tables, limits, scale=scale, sinks=sinks, chosen=chosen
     )
     return mixed.reshape(-1, *mixed.shape[2:]), chosen
 

@@ -72,7 +72,7 @@ class CacheShape:
     # layers attend.
     states: tuple[tuple[StateArray, ...] | None, ...] = ()
     # Layer, counted as in the whole model, to whose keys and values each attends in place of its
-    # own, of which it keeps none; None: to its own. (): all to their own.
+    # own; None: to its own. (): all to their own. It keeps what `others` says of it, or nothing.
     lenders: tuple[int | None, ...] = ()
     others: tuple[HeadShape | None, ...] = ()  # of each layer; None: as above; (): all as above
     # Numbers of a hidden state that is kept of each token, in place of a last layer; 0: none
@@ -103,7 +103,7 @@ class CacheShape:
     def state_of(self, index: int) -> tuple[StateArray, ...] | None:
         """Arrays that a layer keeps in place of keys and values of its own; None: it has some."""
         if self.lenders and self.lenders[index] is not None:
-            return ()
+            return None if self.others and self.others[index] is not None else ()
         return self.states[index] if self.states else None
 
     def part(self, first: int, end: int) -> CacheShape:

@@ -139,9 +139,9 @@ class Workload:
         for index, layer in enumerate(self.anatomy.layers):
             if layer.memory in ("own", "lent"):
                 lender = lenders[index] if lenders else None
-                page = pages[index if lender is None else lender]
-                written = tokens if lender is None else 0
-                total += page * (sum(map(layer.seen, contexts)) + written)
+                lent = 0 if lender is None else pages[lender]
+                total += (pages[index] + lent) * sum(map(layer.seen, contexts))
+                total += pages[index] * tokens
         return total // size
 
     def _states(self, bucket: Bucket) -> int:

@@ -65,15 +65,16 @@ def latent_recipe(
     around: Callable[[PreNormLayer, str], nnx.Module] | None = None,
     final_norm: BuildNorm | None = None,
     gate: Activation | None = None,
+    norms: tuple[BuildFfw, BuildFfw] | None = None,
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
     sparse, attentions: of each layer; () of attentions: usual ones. shape, rope (of all layers, or
     of each), gate (of layers without experts): None: as config.json says; rotates: False: no layer
-    does. unused: more
-    prefixes of tensors that are not read. states: as of `decoder_recipe`. part, table: names of
-    attention and of the embedding. around: makes a layer of one and of its prefix; None: it is the
-    layer. final_norm: None: a usual one.
+    does. unused: more prefixes of tensors that are not read. states: as of `decoder_recipe`. part,
+    table: names of attention and of the embedding. around: makes a layer of one and of its prefix;
+    None: it is the layer. final_norm: None: a usual one. norms: before attention and before
+    experts; None: usual ones, as before dense feed-forwards.
     """
     layers, dense = len(sparse), gated_ffw(keys, gate=gate)
     shape = shape or latent_shape(keys)
@@ -83,6 +84,9 @@ def latent_recipe(
     kept = [None] * layers if states is None else states(1)
     usual: BuildLatent = LatentAttention
 
+    def usual_norm(name: str, form: WeightForm) -> nnx.Module:
+        return norm_of(keys, name)
+
     def made(
         kind: Callable[..., PreNormLayer],
         prefix: str,
@@ -90,10 +94,12 @@ def latent_recipe(
         ffw: BuildFfw,
         form: WeightForm,
     ) -> PreNormLayer:
+        before_attention, before_experts = norms or (usual_norm, usual_norm)
+        before_ffw = usual_norm if ffw is dense else before_experts
         return kind(
-            norm_of(keys, f"{prefix}.input_layernorm"),
+            before_attention(f"{prefix}.input_layernorm", form),
             attention(shape, f"{prefix}.{part}", form),
-            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            before_ffw(f"{prefix}.post_attention_layernorm", form),
             ffw(prefix, form),
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,18 @@ class LatentShape:
         return self.plain_dim + self.rotated_dim
 
 
+# name below a layer's prefix, outputs, inputs, logical axes, whether it has a bias
+DeclareLinear = Callable[[str, int, int, tuple[Any, Any], bool], Linear]
+
+
+class HeadInputs(NamedTuple):
+    """What heads make of the residual stream beside the keys."""
+
+    narrow: jax.Array  # f32[T, R]: what queries are made of
+    queries: jax.Array  # f32[T, H, plain + rotated]
+    opening: jax.Array | None  # f32[T, H or H * value]: of the gate, unsquashed; None: no gate
+
+
 class LatentAttention(nnx.Module):
     """Projects latents down, queries up and into latent space, attends, projects values back."""
 
@@ -62,29 +74,29 @@ class LatentAttention(nnx.Module):
         sinks: str | None = None,  # name of each head's score without a value
         gate: str | None = None,  # name of the projection that gates what the heads found
         gate_kind: OutputGate = EVERY_NUMBER,
+        borrows: bool = False,  # latents and rotated keys of an earlier layer: it makes none
     ) -> None:
         s, self.shape = shape, shape
         axis = split_heads(s.heads, s.heads, form.layout.shards("heads")).axis
 
         def linear(
-            name: str, outputs: int, inputs: int, axes: tuple[Any, Any], biased: bool = False
+            name: str, outputs: int, inputs: int, axes: tuple[Any, Any], biased: bool
         ) -> Linear:
             bias = (f"{prefix}.{name}.bias",) if biased else None
             source = (f"{prefix}.{name}.weight",)
             return Linear(outputs, inputs, axes, source, form=form, bias=bias)
 
-        queries, rank = s.heads * s.query_dim, s.query_latent
-        if rank is None:
-            self.queries = linear("q_proj", queries, s.embed, (axis, "embed"))
-        else:
-            self.query_down = linear("q_a_proj", rank, s.embed, (None, "embed"), s.biased)
-            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=s.epsilon)
-            self.queries = linear("q_b_proj", queries, rank, (axis, None))
-        self.down = linear(
-            "kv_a_proj_with_mqa", s.latent + s.rotated_dim, s.embed, (None, "embed"), s.biased
-        )
-        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=s.epsilon)
-        self.norms_rotated = rotated_norm is not None
+        if s.query_latent is not None:
+            down = (None, "embed")
+            self.query_down = linear("q_a_proj", s.query_latent, s.embed, down, s.biased)
+            name = f"{prefix}.q_a_layernorm.weight"
+            self.query_norm = RmsNorm(s.query_latent, (name,), epsilon=s.epsilon)
+        self.queries = self.query_up(linear, axis)
+        self.borrows, self.norms_rotated = borrows, rotated_norm is not None
+        if not borrows:
+            rows, name = s.latent + s.rotated_dim, f"{prefix}.kv_a_layernorm.weight"
+            self.down = linear("kv_a_proj_with_mqa", rows, s.embed, (None, "embed"), s.biased)
+            self.norm = RmsNorm(s.latent, (name,), epsilon=s.epsilon)
         if rotated_norm is not None:
             source = (f"{prefix}.{rotated_norm}.weight",)
             self.rotated_norm = RmsNorm(s.rotated_dim, source, epsilon=s.epsilon)
@@ -105,11 +117,18 @@ class LatentAttention(nnx.Module):
         self.gated, self.gate_kind = gate is not None, gate_kind
         if gate is not None:
             opens = s.heads * (1 if gate_kind.by_heads else s.value_dim)
-            self.gate = linear(gate, opens, s.embed, (axis, "embed"))
+            self.gate = linear(gate, opens, s.embed, (axis, "embed"), False)
         self.has_sinks = sinks is not None
         if sinks is not None:
             source = (f"{prefix}.{sinks}",)
             self.sinks = weight((s.heads,), (axis,), source, dtype=jnp.float32, spread=0.0)
+
+    def query_up(self, linear: DeclareLinear, axis: Any) -> Linear:
+        """Declare the projection that makes queries; axis: of the heads."""
+        s = self.shape
+        if s.query_latent is None:
+            return linear("q_proj", s.heads * s.query_dim, s.embed, (axis, "embed"), False)
+        return linear("q_b_proj", s.heads * s.query_dim, s.query_latent, (axis, None), False)
 
     def __call__(
         self,
@@ -119,11 +138,19 @@ class LatentAttention(nnx.Module):
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
         """Returns f32[T, D] and the pages with the new tokens written."""
-        s = self.shape
-        queries, keys = self.latent_queries(x, rotation), self.latent_keys(x, rotation)
+        s, made = self.shape, self.head_inputs(x)
+        queries, keys = self.latent_queries(made, rotation), self.latent_keys(x, rotation)
         how: Any = {"scale": s.scale, "window": s.window, "sinks": self.scores()}
         mixed, pages = batch.attend(pages, queries, keys, None, **how)
-        return self.of_latents(x, mixed[..., : s.latent]), pages
+        return self.of_latents(mixed[..., : s.latent], made), pages
+
+    def head_inputs(self, x: jax.Array) -> HeadInputs:
+        """Map f32[T, D]."""
+        s, narrow = self.shape, x
+        if s.query_latent is not None:
+            narrow = _scaled(self.query_norm(self.query_down(x)), s.query_gain)
+        queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
+        return HeadInputs(narrow, queries, self.gate(x) if self.gated else None)
 
     def scores(self) -> jax.Array | None:
         """f32[H]: each head's score without a value; None: there are none."""
@@ -140,33 +167,27 @@ class LatentAttention(nnx.Module):
         )
         return jnp.concatenate([latent[:, None], shared], axis=-1)
 
-    def of_latents(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
-        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D].
-
-        x: f32[T, D], which opens the gate.
-        """
+    def of_latents(self, mixed: jax.Array, made: HeadInputs) -> jax.Array:
+        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D]."""
         values = self._per_head(mixed, self.value_up[...])
-        if self.gated:
-            opening = self.gate_kind.activation(self.gate(x))
+        if made.opening is not None:
+            opening = self.gate_kind.activation(made.opening)
             values = values * opening.reshape(*values.shape[:2], -1)
         return self.out(values.reshape(mixed.shape[0], -1))
 
-    def narrow(self, x: jax.Array) -> jax.Array:
-        """f32[T, query_latent], or x: what queries are made of."""
-        if self.shape.query_latent is None:
-            return x
-        return _scaled(self.query_norm(self.query_down(x)), self.shape.query_gain)
-
-    def latent_queries(self, x: jax.Array, rotation: Rotary | None) -> jax.Array:
+    def latent_queries(self, made: HeadInputs, rotation: Rotary | None) -> jax.Array:
         """f32[T, H, latent + rotated]: compared with the cached keys."""
-        s = self.shape
-        queries = self.queries(self.narrow(x)).reshape(x.shape[0], s.heads, s.query_dim)
-        plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
+        plain, rotated = jnp.split(made.queries, [self.shape.plain_dim], axis=-1)
         absorbed = self._per_head(plain, self.key_up[...])
-        made = jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1)
+        return self.grown(
+            jnp.concatenate([absorbed, _turned(rotation, rotated)], axis=-1), rotation
+        )
+
+    def grown(self, queries: jax.Array, rotation: Rotary | None) -> jax.Array:
+        """Scale queries f32[T, H, latent + rotated] by their positions."""
         if rotation is None or rotation.query_scale is None:
-            return made
-        return made * rotation.query_scale
+            return queries
+        return queries * rotation.query_scale
 
     def _per_head(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         """f32[T, H, N]: each head's row of [T, H, K] times its transposed kernel [N, K]."""

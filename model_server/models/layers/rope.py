@@ -89,16 +89,17 @@ class Rope:
             long = jnp.asarray(self.long_frequencies, jnp.float32)
             frequencies = jnp.where((positions >= LONG)[:, None], long[None, :], frequencies)
             positions = positions % LONG
-        return self._turned(positions.astype(jnp.float32)[:, None] * frequencies, positions)
+        return self.turned(positions.astype(jnp.float32)[:, None] * frequencies, positions)
 
     def _at_triples(self, positions: jax.Array) -> Rotary:
         assert self.axes is not None, "a model whose positions are triples has ropes with axes"
         assert self.long_frequencies is None, "long sequences are told by single positions"
         assert self.query_growth is None, "queries grow by single positions"
         each = positions.astype(jnp.float32)[np.asarray(self.axes)].T  # f32[T, R/2]
-        return self._turned(each * jnp.asarray(self.frequencies, jnp.float32)[None, :], positions)
+        return self.turned(each * jnp.asarray(self.frequencies, jnp.float32)[None, :], positions)
 
-    def _turned(self, angles: jax.Array, positions: jax.Array) -> Rotary:
+    def turned(self, angles: jax.Array, positions: jax.Array) -> Rotary:
+        """Return the rotations by angles f32[T, R/2], of queries at positions i32[T]."""
         angles = angles[:, None, :]  # f32[T, 1, R/2]
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
         # Without the barrier XLA fuses the sines into every use and recomputes them for every head.

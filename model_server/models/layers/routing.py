@@ -6,6 +6,7 @@ model's dtype.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -141,6 +142,7 @@ class GroupedSigmoidChoice:
     scale: float  # of the weights
     least: float = 1e-20  # added to the sum that they are divided by
     softcap: float | None = None  # of the scores
+    closed: float = -math.inf  # wanted of the experts in other groups
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         if self.softcap is not None:
@@ -154,7 +156,7 @@ class GroupedSigmoidChoice:
         return Routes(experts, weights * self.scale)
 
     def _in_kept_groups(self, wanted: jax.Array) -> jax.Array:
-        """f32[T, E] with the experts of all other groups at -inf."""
+        """f32[T, E] with the experts of all other groups closed."""
         if self.kept == self.groups:
             return wanted
         grouped = wanted.reshape(len(wanted), self.groups, -1)
@@ -162,7 +164,7 @@ class GroupedSigmoidChoice:
         best = jax.lax.top_k(grouped, 2)[0].sum(-1)
         _, kept = jax.lax.top_k(best, self.kept)
         open_groups = jax.nn.one_hot(kept, self.groups, dtype=bool).any(1)
-        return jnp.where(open_groups[..., None], grouped, -jnp.inf).reshape(wanted.shape)
+        return jnp.where(open_groups[..., None], grouped, self.closed).reshape(wanted.shape)
 
 
 class Router(nnx.Module):

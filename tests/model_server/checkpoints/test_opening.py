@@ -118,6 +118,12 @@ def test_matrices_that_do_not_lie_as_published_are_told(case: str, upright: bool
         assert "experts_apart" not in checkpoint.config
 
 
+@each_case("case, unbiased", [("axk1", None), ("axk1_unbiased", True), ("deepseek_v3", None)])
+def test_routers_without_offsets_are_told(case: str, unbiased: bool | None) -> None:
+    with closing(open_checkpoint(str(checkpoint_of(case)))) as checkpoint:
+        assert checkpoint.config.get("router_unbiased") is unbiased
+
+
 def test_the_text_part_of_a_published_config_is_a_text_model() -> None:
     tokens = {"image_token_id": 90, "video_token_id": 91, "vision_end_token_id": 92}
     given = {

@@ -19,7 +19,7 @@ WINDOWS = "dots3_note"  # in layers of other sizes
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["deepseek_v32", SHARES, WINDOWS])
+@pytest.mark.parametrize("name", ["axk2", "deepseek_v32", "mistral_large4", SHARES, WINDOWS])
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)
     loaded = make_loader(CONFIG)(spec(checkpoint), quiet)

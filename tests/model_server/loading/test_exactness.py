@@ -69,8 +69,8 @@ WEIGHTS: dict[str, dict[str, object]] = {
 DAILY = ("bfloat16", "int8", "int4", "float32")
 # docs/explanation/exactness.md says why: XLA attends to chosen tokens.
 NOT_PROMISED = {
-    *("deepseek_v32", "dots3_note", "glm5_next", "glm_moe_dsa", "hy_v4", "minimax_m3"),
-    "qwen4_exp",
+    *("axk2", "deepseek_v32", "dots3_note", "glm5_next", "glm_moe_dsa", "hy_v4", "minimax_m3"),
+    *("mistral_large4", "qwen4_exp"),
 }
 
 

@@ -31,9 +31,9 @@ CONFIG = ModelServerConfig(
 )
 # Layers that keep a state, in all layers, in some, beside some that keep nothing, and beside keys
 # and values of their own; with windows; of several shapes, and that attend to those of others; and
-# that take the tokens which others chose.
+# that take the tokens which others chose, and the latents that others made.
 STATES = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1")
-MORE = (*STATES, "gemma3", "gemma3n", "gemma4", "glm_moe_dsa")
+MORE = (*STATES, "gemma3", "gemma3n", "gemma4", "glm_moe_dsa", "mistral_large4")
 CASES = ["lfm2", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 

@@ -285,7 +285,10 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         ropes=[of_local if slide else of_whole for slide in slides],
         windows=[local.window if slide else None for slide in slides],
         layer=layer,
-        others=[other if differs and not slide else None for slide in slides],
+        others=[
+            other if differs and not slide and lender is None else None
+            for slide, lender in zip(slides, lenders, strict=True)
+        ],
     )
 
 

@@ -103,16 +103,21 @@ def choosing_cache(
     return on
 
 
-def indexer_of(keys: ConfigKeys) -> IndexerShape:
-    """Read an indexer's shape. Raises CheckpointError."""
+def indexer_of(keys: ConfigKeys, *, narrow: bool = True) -> IndexerShape:
+    """Read an indexer's shape; narrow: its queries are made of the latent of the layer's.
+
+    Raises CheckpointError.
+    """
     shape = IndexerShape(
         keys.whole("index_n_heads"), keys.whole("index_head_dim"), keys.whole("index_topk")
     )
-    if shape.dim < keys.whole("qk_rope_head_dim", 64) or keys.whole_or_none("q_lora_rank") is None:
+    missing = narrow and keys.whole_or_none("q_lora_rank") is None
+    if shape.dim < keys.whole("qk_rope_head_dim", 64) or missing:
         raise CheckpointError(
             f"config.json has index_head_dim = {shape.dim} and q_lora_rank = "
-            f"{keys.get('q_lora_rank')!r}; an indexer rotates qk_rope_head_dim numbers of a "
-            "head and needs queries of low rank"
+            f"{keys.get('q_lora_rank')!r}; an indexer rotates qk_rope_head_dim numbers of a head"
+            + " and needs queries of low rank"
+            * narrow
         )
     return shape
 

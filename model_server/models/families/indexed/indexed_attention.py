@@ -67,7 +67,7 @@ class Indexer(nnx.Module):
             self.places = weight(sizes, (None, None), (f"{name}_ape",), dtype=f32, spread=0.0)
 
     def choosing(self, x: jax.Array, narrow: jax.Array, rotation: Rotary | None) -> Choosing:
-        """Map the residual stream f32[T, D] and the queries' latent f32[T, R]."""
+        """Map the residual stream f32[T, D] and what queries are made of, f32[T, R]."""
         s = self.shape
         queries = self._turned(self.queries(narrow).reshape(-1, s.heads, s.dim), rotation)
         return Choosing(queries * s.dim**-0.5, self.weights(x) * s.heads**-0.5)
@@ -104,16 +104,17 @@ class IndexedLatentAttention(LatentAttention):
         form: WeightForm,
         *,
         chooses: bool = True,  # False: it takes what a layer before it chose
+        indexer_kind: type[Indexer] = Indexer,
         interleaved: bool = False,  # pairs that the indexer rotates; False: half a head apart
         **parts: Any,  # as of `LatentAttention`
     ) -> None:
         super().__init__(shape, prefix, form, **parts)
-        assert shape.query_latent is not None, "the indexer's queries are made of it"
         self.most, self.interleaved = indexer.most, interleaved
         self.chooses = chooses
         if chooses:
             name = f"{prefix}.indexer"
-            self.indexer = Indexer(indexer, shape.embed, shape.query_latent, name, form)
+            narrow = shape.query_latent or shape.embed
+            self.indexer = indexer_kind(indexer, shape.embed, narrow, name, form)
 
     def __call__(
         self,
@@ -136,13 +137,14 @@ class IndexedLatentAttention(LatentAttention):
     ) -> tuple[jax.Array, Chosen, LayerPages]:
         """As a call, with the tokens that are attended to."""
         s, choosing, keys = self.shape, before, self.latent_keys(x, rotation)
+        made = self.head_inputs(x)
         how = {"most": self.most, "scale": s.scale, "sinks": self.scores()}
         if self.chooses:
             turn = rotation and replace(rotation, interleaved=self.interleaved)
-            choosing = self.indexer.choosing(x, self.narrow(x), turn)
+            choosing = self.indexer.choosing(x, made.narrow, turn)
             keys = jnp.concatenate([keys, self.indexer.keys(x, turn)], axis=-1)
             how["pools"] = self.indexer.pools
         assert choosing is not None, "the first layer has an indexer"
-        queries = self.latent_queries(x, rotation)
+        queries = self.latent_queries(made, rotation)
         mixed, pages, chosen = attend_to_chosen(batch, pages, queries, keys, choosing, **how)
-        return self.of_latents(x, mixed[..., : s.latent]), chosen, pages
+        return self.of_latents(mixed[..., : s.latent], made), chosen, pages

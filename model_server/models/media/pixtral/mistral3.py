@@ -64,15 +64,18 @@ class Mistral3Encoder(nnx.Module):
         return self.projector(merged).reshape(seen.shape[0], -1, self.embed)
 
 
-def mistral3_vision(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
+def mistral3_vision(
+    keys: ConfigKeys, embed: int, values: Mapping[str, Any], *, interleaved: bool = False
+) -> MediaRecipe | None:
     """Return the recipe of the vision encoder; None: the checkpoint has none.
 
-    embed: of the language model. values: overrides. Raises CheckpointError, InvalidRequest.
+    embed: of the language model. values: overrides. interleaved: the tower's queries and keys are
+    stored as Mistral has them. Raises CheckpointError, InvalidRequest.
     """
     given = vision_config_of(keys)
     if given is None:
         return None
-    tower = PixtralConfig.from_hf(given)
+    tower = PixtralConfig.from_hf(given, interleaved=interleaved)
     keys.only("vision_feature_layer", -1)  # the last
     return pixtral_recipe(
         tower,

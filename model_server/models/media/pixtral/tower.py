@@ -7,7 +7,7 @@ Source: Agrawal et al. 2024 (arXiv:2410.07073); names and config keys are those 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -72,9 +72,11 @@ class PixtralConfig:
     patch: int  # pixels of a side
     activation: Activation
     rope: Rope
+    # Queries and keys as Mistral stores them, under its names: pairs lie side by side.
+    interleaved: bool = False
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> PixtralConfig:
+    def from_hf(cls, config: Mapping[str, Any], *, interleaved: bool = False) -> PixtralConfig:
         """Parse `vision_config`. Raises CheckpointError for unsupported settings."""
         keys = ConfigKeys(config, KEYS, _DEFAULTS)
         keys.only("num_channels", 3)
@@ -93,7 +95,8 @@ class PixtralConfig:
             image=keys.whole("image_size"),
             patch=keys.whole("patch_size"),
             activation=activation_of(keys.get("hidden_act")),
-            rope=_rope(keys, embed // heads),
+            rope=replace(_rope(keys, embed // heads), interleaved=interleaved),
+            interleaved=interleaved,
         )
 
 
@@ -134,6 +137,9 @@ class PixtralTower(nnx.Module):
 
 def _layer(config: PixtralConfig, name: str, form: WeightForm) -> TowerLayer:
     sources = AttentionSources.hugging_face(f"{name}.attention")
+    if config.interleaved:
+        q, k = ((f"{name}.attention.{each}.weight",) for each in ("wq", "wk"))
+        sources = replace(sources, q=q, k=k)
     ffw = GatedFeedForward.hugging_face(
         config.embed, config.ffw, f"{name}.feed_forward", activation=config.activation, form=form
     )

@@ -61,6 +61,7 @@ CONTROL = {
     "qwen4_exp": TRIPLES,
     "mistral3": ROWS,
     "mistral3_ministral3": ROWS,
+    "mistral_large4": ROWS,
     "llava": {pixtral.SOFT: "<image>"},
     "llama4": TILES,
 }

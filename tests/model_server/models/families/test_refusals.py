@@ -33,6 +33,19 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 # A model_type above or a golden case -> changes to its config, and words of the refusal.
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "axk1": [
+        ({"q_lora_rank": None}, "no q_lora_rank"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq"),
+        ({"mlp_layer_types": ["dense", "none"]}, "mlp_layer_types"),
+        ({"scoring_func": "softmax"}, "scoring_func"),
+    ],
+    "axk2": [
+        ({"layer_types": ["full_attention"] * 3}, "layer_types"),
+        ({"topk_group": 2}, "one of n_group and topk_group"),
+        ({"q_lora_rank": None}, "q_lora_rank = None"),
+        ({"gated_norm_rank": 0}, "gated_norm_rank = 0"),
+        ({"rope_interleave": False}, "rope_interleave"),
+    ],
     "bamba": [
         *(
             ({"attn_layer_indices": chosen}, "attn_layer_indices = .* of its 2 layers")

@@ -315,6 +315,38 @@ CASES = [
             "theta": {"rope_parameters.rope_theta": 100.0},
         },
     ),
+    Case(
+        "axk1",
+        without={
+            "yarn": {"rope_scaling": None},
+            "groups": {"topk_group": 4},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    # As published: routers without offsets, and a norm that the dense layer does not use.
+    Case(
+        "axk1_unbiased",
+        without={"pairs": {"rope_interleave": True}},
+        left_out=("gate.e_score_correction_bias",),
+        spare=lambda config: {"model.layers.1.post_mlp_layernorm.weight": (config["hidden_size"],)},
+    ),
+    Case(
+        "axk2",
+        without={
+            "choice": {"index_topk": 64},
+            "another count": {"index_topk": 9},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    # As the larger one: groups of experts. Biases, YaRN, tied.
+    Case(
+        "axk2_groups",
+        without={
+            "choice": {"index_topk": 64},
+            "groups": {"topk_group": 4},
+            "yarn": {"rope_parameters.factor": 1.0},
+        },
+    ),
     Case("hy_v4_biased", without={"yarn": {"rope_parameters.factor": 1.0}}),
     # A layer of each kind, as transformers writes them.
     Case(

@@ -35,6 +35,22 @@ CASES = [
         # transformers 5.24 saves the text model's layers by the name of the tower's.
         published=lambda name: name.replace("language_model.model.blocks.", _KIMI_LAYERS),
     ),
+    # Layers that take an earlier one's latents, of its kind, with an indexer of their own or not.
+    Case(
+        "mistral_large4",
+        without={
+            "choice": {"text_config.index_topk": 64},
+            "another count": {"text_config.index_topk": 9},
+            "cap": {"text_config.final_logit_softcapping": 30.0},
+            "yarn": {"text_config.rope_parameters.factor": 1.0},
+            "scaling": {"text_config.routed_scaling_factor": 1.0},
+        },
+    ),
+    # Every layer its own; biases, another rope, tied, and layers by their numbers.
+    Case(
+        "mistral_large4_own",
+        without={"choice": {"text_config.index_topk": 64}},
+    ),
     Case(
         "exaone4_with_images",
         tokens=21,

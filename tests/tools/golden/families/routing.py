@@ -55,7 +55,7 @@ def _margins(router: Any, logits: torch.Tensor, chosen: torch.Tensor) -> list[fl
     if bias is None:
         return _gap(logits, router.top_k)
     scores = logits.sigmoid() + bias
-    if not hasattr(router, "num_group"):
+    if getattr(router, "num_group", None) is None:
         return _gap(scores, router.top_k)
     groups = scores.view(len(scores), router.num_group, -1)
     best = groups.topk(2, dim=-1).values.sum(-1)

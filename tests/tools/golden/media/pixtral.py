@@ -59,6 +59,13 @@ CASES = [
     MediaCase(
         "mistral3_ministral3", PIXTRAL, images=((25, 10), (20, 70), (10, 10)), published=later
     ),
+    # Mistral's own names, and queries and keys of the tower as it stores them.
+    MediaCase(
+        "mistral_large4",
+        PIXTRAL,
+        images=((30, 41), (40, 8)),
+        without={"theta": {"vision_config.rope_parameters.rope_theta": 100.0}},
+    ),
     MediaCase(
         "llava_pixtral",
         PIXTRAL,

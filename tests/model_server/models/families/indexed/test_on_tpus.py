@@ -17,7 +17,7 @@ KERNEL = TpuAttention(MESH, None, None, interpret=True)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa"])
+@pytest.mark.parametrize("name", ["axk2", "deepseek_v32", "glm_moe_dsa", "mistral_large4_own"])
 def test_steps_give_the_logits_of_the_whole_prompt(name: str) -> None:
     """More tokens than are chosen; layers of GLM-5 take the choice of an earlier one."""
     golden = golden_of(name)
