@@ -23,17 +23,21 @@ logger = logging.getLogger(__name__)
 VISION, AUDIO = "vision_config", "audio_config"
 PREPROCESSOR, PROCESSOR = "preprocessor_config", "processor_config"
 VIDEO = f"video_{PREPROCESSOR}"
+FEATURES = "feature_extractor"  # of sounds
 FILE, PROCESSOR_FILE, VIDEO_FILE = (f"{name}.json" for name in (PREPROCESSOR, PROCESSOR, VIDEO))
 # transformers 5 writes the others into the file of the processor.
-_INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor"}
-_PARTS = (
-    *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
-    *("audio_tower.", "embed_audio.", "embed_vision."),
-    *("audio_adapter.", "audio_encoder.", "vision_encoder."),
-    *("mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
-    # Mistral's own names
-    *("vision_encoder.", "vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm."),
-)
+_INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor", FEATURES: FEATURES}
+# Prefixes of tensors by the part of config.json that sizes them; of the last ones either does.
+_PARTS = {
+    VISION: ("vision_tower.", "vision_model.", "visual.", "embed_vision.", "vision_encoder."),
+    AUDIO: ("audio_tower.", "embed_audio.", "audio_adapter.", "audio_encoder."),
+    "": (
+        *("multi_modal_projector.", "mm_projector.", "patch_merge_mlp.", "vit_large_projector."),
+        # Mistral's own names
+        *("vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm."),
+    ),
+}
+_PREFIXES = tuple(prefix for prefixes in _PARTS.values() for prefix in prefixes)
 # Prefix in published files -> as transformers 5 writes it.
 _DEEPER = {
     "vision_tower.vision_model.": "vision_tower.",
@@ -54,19 +58,25 @@ _MISTRAL = {
 }
 
 
-def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return the tensors of the encoder, without a leading `model.`; None: there are none.
+def media_part_of(
+    checkpoint: Checkpoint, parts: Collection[str] = (VISION, AUDIO)
+) -> Checkpoint | None:
+    """Return the tensors of the encoders, without a leading `thinker.` or `model.`; None: there
+    are none.
 
-    checkpoint: as it was opened, or a view of it such as its text part.
+    checkpoint: as it was opened, or a view of it such as its text part. parts: of config.json;
+    tensors of the others are left out.
     """
     opened = checkpoint.opened if isinstance(checkpoint, CheckpointView) else checkpoint
-    names = {_own_name(name): name for name in opened.names() if is_media(name)}
+    prefixes = tuple(prefix for part in (*parts, "") for prefix in _PARTS[part])
+    mine = (name for name in opened.names() if _inner_name(name).startswith(prefixes))
+    names = {_own_name(name): name for name in mine}
     return view_of(opened, names, checkpoint.config) if names else None
 
 
 def is_media(name: str) -> bool:
     """Return True for the name of a tensor of a vision or audio encoder."""
-    return name.removeprefix("model.").startswith(_PARTS)
+    return _inner_name(name).startswith(_PREFIXES)
 
 
 def without_media(
@@ -78,7 +88,7 @@ def without_media(
     left = {key: value for key, value in config.items() if key not in parts}
     if VISION in left or AUDIO in left:
         return left
-    files = (PREPROCESSOR, PROCESSOR, VIDEO)
+    files = (FEATURES, PREPROCESSOR, PROCESSOR, VIDEO)
     return {key: value for key, value in left.items() if key not in files}
 
 
@@ -88,14 +98,15 @@ def text_alone(checkpoint: Checkpoint) -> Checkpoint:
     if part is None:
         return checkpoint
     names = part.names()
-    is_vision = VISION in checkpoint.config
+    kinds = {VISION: ("vision", "images"), AUDIO: ("audio", "sounds")}
+    found = [kind for key, kind in kinds.items() if key in checkpoint.config]
     logger.warning(
         "only the text part is written; %d tensors of the %s encoder, such as %s, are left out: "
         "the result takes no %s",
         len(names),
-        "vision" if is_vision else "audio",
+        " and the ".join(kind for kind, _ in found),
         names[0],
-        "images" if is_vision else "sounds",
+        " or ".join(taken for _, taken in found),
     )
     own = {name: name for name in checkpoint.names()}
     return view_of(checkpoint, own, without_media(checkpoint.config))
@@ -113,6 +124,8 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
     given = {key: read_json(path) for key, path in paths.items() if path.exists()}
     made = dict(config)
     for key, inside in _INSIDE.items():
+        if key == FEATURES and AUDIO not in config:
+            continue
         found = given.get(PROCESSOR, {}).get(inside)
         if found is not None and not isinstance(found, Mapping):
             raise CheckpointError(
@@ -123,8 +136,13 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
     return {**made, **given}
 
 
+def _inner_name(name: str) -> str:
+    """Return a name without what stands before those of all parts."""
+    return name.removeprefix("thinker.").removeprefix("model.")
+
+
 def _own_name(name: str) -> str:
-    own = name.removeprefix("model.")
+    own = _inner_name(name)
     for part, written in _MISTRAL.items():
         own = own.replace(part, written)
     for prefix, written in _DEEPER.items():

@@ -39,9 +39,11 @@ _TEXT_TYPES = {
     "mistral_large4": "mistral_large4_text",
     "qwen2_audio": "qwen2",
     "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "qwen4_exp": "qwen4_exp_text",
@@ -57,6 +59,8 @@ _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
+    "thinker.lm_head.": "lm_head.",
+    "thinker.model.": "model.",
 }
 # model_type -> other spellings of parts of names -> the one that the family reads; without a dot in
 # front: of the beginning. transformers takes all of Hy4's, wherever `hc_pre` stands in a name.
@@ -129,7 +133,12 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
 }
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio", "voxtral")
-_WITH_AUDIO = ("qwen2_audio", "voxtral")  # others leave an audio encoder out
+# Others leave an audio encoder out.
+_WITH_AUDIO = ("qwen2_audio", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "voxtral")
+# Those with a model that speaks beside the one that answers: the parts that are not read.
+_THINKER = "thinker_config"
+_SPEAKING = ("talker_config", "token2wav_config", "code2wav_config")
+_SPEAKERS = tuple(part.replace("_config", ".") for part in _SPEAKING)
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
 # What is not the text model's, so that the outer config.json says it where both do.
 _OUTER_FIRST = (
@@ -159,7 +168,8 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
         # Encoders of GGUF files come with the config of a text model.
         with_media = checkpoint.format == "gguf" and VISION in config
         return without(checkpoint, set(filter(is_media, checkpoint.names())) if with_media else ())
-    names = {_text_name(name): name for name in checkpoint.names() if not is_media(name)}
+    own = (name for name in checkpoint.names() if not name.startswith(_SPEAKERS))
+    names = {_text_name(name): name for name in own if not is_media(name)}
     kind = checkpoint.config.get("model_type")
     if kind in _TIED_UNLESS_SAID and len(_PAIR & names.keys()) == 1:
         config = config | {_TIED: checkpoint.config.get(_TIED) is not False}
@@ -175,6 +185,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
     Returns a text model's own config as it is. Raises CheckpointError.
     """
+    config = _thinker(config)
     kind = config.get("model_type")
     if kind in _FLAT and "text_config" not in config:
         return {**config, "model_type": _TEXT_TYPES[kind]}
@@ -194,6 +205,17 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if kind in _AROUND_OTHERS:
         return {**inner, **outer, **own, "model_type": kind, "text_model_type": inner_kind}
     return {**inner, **outer, **own, "model_type": inner_kind}
+
+
+def _thinker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of the part that answers, of a model with one that speaks."""
+    if _THINKER not in config:
+        return config
+    inner = config[_THINKER]
+    if not isinstance(inner, Mapping):
+        raise CheckpointError(f"config.json has {_THINKER} = {inner!r}; it must be an object")
+    outer = {key: value for key, value in config.items() if key not in (*_SPEAKING, _THINKER)}
+    return {**outer, **inner}
 
 
 def _renamed(checkpoint: Checkpoint) -> Checkpoint:

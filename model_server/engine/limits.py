@@ -54,7 +54,7 @@ class EngineLimits(CoreLimits, frozen=True, kw_only=True):
     """Limits of one engine: the core's, and what each part adds under one name."""
 
     windows: WindowLimits = WindowLimits()
-    media: MediaLimits | None = None  # of the encoder beside the model; None: text alone
+    media: MediaLimits | None = None  # of the encoders beside the model; None: text alone
     # Tokens of one sequence that a step may try; 0: none. Stored by the old name.
     draft_tokens: int = msgspec.field(default=0, name="guesses")
     adapters: int = 0  # places for adapters
@@ -137,16 +137,16 @@ def check_limits(limits: EngineLimits) -> None:
 
 def _check_media(limits: EngineLimits, media: MediaLimits) -> None:
     """Raise ValueError if some image could wait forever for rows, or for a chunk to hold it."""
-    if any(each % media.per_row for each in media.pieces) or list(media.pieces) != sorted(
-        set(media.pieces)
-    ):
-        raise ValueError(f"pieces must rise and make whole vectors of {media.per_row}: {media}")
+    for each in media.encoders:
+        whole = all(size % each.per_row == 0 for size in each.pieces)
+        if not whole or list(each.pieces) != sorted(set(each.pieces)):
+            raise ValueError(f"pieces must rise and make whole vectors of {each.per_row}: {each}")
     if media.rows < media.largest:
         raise ValueError(f"media have {media.rows} rows; the largest needs {media.largest}")
     blocks = (limits.token_budget - limits.decodes) // limits.prefill_block
     blocks = min(blocks, limits.max_prefill_blocks or blocks)
-    if media.bidirectional and blocks * limits.prefill_block < media.largest:
+    if blocks * limits.prefill_block < media.joined:
         raise ValueError(
-            f"one chunk must hold an image of {media.largest} tokens; a step has room for "
+            f"one chunk must hold an image of {media.joined} tokens; a step has room for "
             f"{blocks} blocks of {limits.prefill_block}"
         )

@@ -26,6 +26,7 @@ from model_server.models.custom import CustomModel
 from model_server.models.draft_heads import own_head_recipe
 from model_server.models.eagle import eagle_recipe, is_eagle
 from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.media.media_recipe import text_only
 from model_server.models.recipe import AUTO, DraftRecipe, ModelClass, Recipe
 from model_server.models.registry import find, make_recipe
 from model_server.models.weights.weight import with_borrowed
@@ -116,7 +117,7 @@ def drafted(
     if made.short_context is not None:
         raise _refused(_LONG_ROPE)
     made = replace(
-        made, speculation=replace(recipe.speculation, draft=None), media=None, media_rows=None
+        made, speculation=replace(recipe.speculation, draft=None), media=(), media_rows=None
     )
     return replace(recipe, draft=DraftRecipe(made, checkpoint))
 
@@ -126,10 +127,10 @@ _LONG_ROPE = "models with two lists of rotary factors (LongRoPE) have no draft m
 
 def _check_plain(recipe: Recipe) -> None:
     """Raise InvalidRequest for a model beside which nothing drafts."""
-    if recipe.media is not None:
+    if recipe.media:
         raise _refused(
             f"a model with images or sounds has no draft model yet: publish it with "
-            f"{recipe.media.override}=false, for text only, or without DRAFT_MODEL"
+            f"{text_only(recipe.media)}, for text only, or without DRAFT_MODEL"
         )
     if recipe.short_context is not None:
         raise _refused(_LONG_ROPE)

@@ -40,11 +40,12 @@ from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded import Loaded
 from model_server.loading.loaded_model import Report
-from model_server.loading.media.image_tokens import check_image_tokens
+from model_server.loading.media.encoder_weights import check_image_tokens
 from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedGradients
 from model_server.loading.served_recipe import check_behind_proxy, check_routed_experts, recipe_of
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
+from model_server.models.media.media_recipe import written_for
 from model_server.models.recipe import Recipe
 from model_server.models.saxml_replies import SaxmlReplies
 from model_server.models.tasks import GENERATE
@@ -156,9 +157,7 @@ class LanguageModels:
         check_image_tokens(recipe.media, tokenizer)
         images = image_reader(recipe.media)
         if images is not None and template is not None:
-            video = images.recipe.video
-            written = "" if video is None else video.placeholder
-            template = template.with_images(images.recipe.placeholder, written)
+            template = template.with_media(**written_for(images.recipes))
         if template is not None:
             template.written()  # it keeps them
         replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)

@@ -12,6 +12,7 @@ from typing import Any
 from model_server.config import ModelServerConfig
 from model_server.islands import is_proxied
 from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.media.media_recipe import names_of
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from sax.errors import InvalidRequest, ModelPathNotFound
@@ -21,23 +22,23 @@ logger = logging.getLogger(__name__)
 
 
 def with_usable_media(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
-    """Return the recipe, without image input where it cannot be served; its note says why.
+    """Return the recipe, without images and sounds where they cannot be served; its note says why.
 
-    overrides: as published: IMAGES or SOUNDS true asks for it. proxied: the devices are behind a
+    overrides: as published: IMAGES or SOUNDS true asks for them. proxied: the devices are behind a
     proxy server. Raises InvalidRequest if it was asked for.
     """
-    if recipe.media is None or (why := _why_not(recipe, proxied)) is None:
+    if not recipe.media or (why := _why_not(recipe, proxied)) is None:
         return recipe
-    key = recipe.media.override
-    if json.loads(overrides.get(key, "null")) is True:
-        raise InvalidRequest(
-            f"{key} is true, but {why}: publish it without {key}, for text only",
-            param=f"overrides.{key}",
-        )
+    for key in (each.override for each in recipe.media):
+        if json.loads(overrides.get(key, "null")) is True:
+            raise InvalidRequest(
+                f"{key} is true, but {why}: publish it without {key}, for text only",
+                param=f"overrides.{key}",
+            )
     logger.warning("the model is served for text only: %s", why)
-    note = f"It takes no {key.lower()} here: {why}."
+    note = f"It takes no {names_of(recipe.media)} here: {why}."
     return replace(
-        recipe, media=None, media_rows=None, note=f"{recipe.note} {note}" if recipe.note else note
+        recipe, media=(), media_rows=None, note=f"{recipe.note} {note}" if recipe.note else note
     )
 
 
@@ -65,7 +66,7 @@ def recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | Emb
     Raises as `make_recipe` does.
     """
     made = make_recipe(spec.model_path, config, spec.overrides)
-    if not isinstance(made, Recipe) or made.media is None:
+    if not isinstance(made, Recipe) or not made.media:
         return made
     return with_usable_media(made, spec.overrides, proxied=is_proxied())
 

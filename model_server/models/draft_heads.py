@@ -45,7 +45,7 @@ def head_recipe(
         draft=None,
         own_head=None,
         shows=None,
-        media=None,
+        media=(),
         media_rows=None,
         quantize=None,
         speculation=replace(recipe.speculation, draft=None, own=False),

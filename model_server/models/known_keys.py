@@ -141,7 +141,10 @@ _EXECUTION = ignored(
     "chunk_size_feed_forward", "ep_size", "max_sequence_length", "n_ctx", "pretraining_tp"
 )
 # Of a vision encoder: families that build it read them, others take text alone.
-_MEDIA = ignored("mm_tokens_per_image", "preprocessor_config", "processor_config", "vision_config")
+_MEDIA = ignored(
+    *("feature_extractor", "mm_tokens_per_image", "preprocessor_config", "processor_config"),
+    "vision_config",
+)
 _SWITCHES: Harmless = {
     "add_cross_attention": one_of(False),
     "cross_attention_hidden_size": one_of(None),

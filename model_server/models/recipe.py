@@ -16,7 +16,7 @@ from model_server.kernels.cpu.served import is_native
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
 from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
-from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.media.media_recipe import Encoders, MediaRecipe
 from model_server.models.overrides import (
     CHAT_DEFAULTS,
     SPECULATION_DEFAULTS,
@@ -120,7 +120,7 @@ class Recipe:
     tasks: Tasks = Tasks()
     causal: bool = True  # False: its tokens also see those after them, so it only embeds
     chat: ChatSettings = ChatSettings()
-    media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
+    media: tuple[MediaRecipe, ...] = ()  # of the encoders of images and sounds among its tokens
     media_rows: int | None = None  # vectors of them in memory at once; the registry sets it
     draft: DraftRecipe | None = None  # of the model that drafts its tokens; the loader opens it
     own_head: OwnHead | None = None  # draft layers of its checkpoint; None: none that are read
@@ -208,16 +208,16 @@ class Recipe:
         return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
 
     def media_blueprint(self, layout: Layout = ONE_DEVICE) -> Blueprint | None:
-        """Return the encoder of images without its weights; None: nothing of it lies here.
+        """Return the `Encoders` without their weights; None: nothing of them lies here.
 
-        QUANTIZE leaves it as it is: it is small, and what it sees is computed once. Of a pipeline
-        it lies with the first stage, which takes in the tokens.
+        QUANTIZE leaves them as they are: they are small, and what they see is computed once. Of a
+        pipeline they lie with the first stage, which takes in the tokens.
         """
         media = self.media
-        if media is None or not (self.stage is None or self.stage.is_first):
+        if not media or not (self.stage is None or self.stage.is_first):
             return None
         form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout)
-        return blueprint(lambda: media.build(form))
+        return blueprint(lambda: Encoders(media, form))
 
 
 @dataclass(frozen=True, slots=True)

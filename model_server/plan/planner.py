@@ -23,6 +23,7 @@ from model_server.loading.draft_loading import check_context
 from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.placed_model import PlacedModel, place_model
+from model_server.models.media.media_recipe import text_only
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.advice import attempt, changes, fitting_slices
@@ -286,11 +287,9 @@ class _Candidate:
     def _notes(self, depths: Depths | None) -> list[str]:
         notes = notes_of(self.work, self.topology)
         media = self.deployment.recipe.media
-        if media is not None and self.deployment.limits.media is not None:
+        if media and self.deployment.limits.media is not None:
             told = told_media(self.deployment.recipe, self.deployment.encoder_bytes)
-            notes.append(
-                f"with{told}; steps are those of text ({media.override}=false plans without)"
-            )
+            notes.append(f"with{told}; steps are those of text ({text_only(media)} plans without)")
         if depths is not None:
             notes.append(
                 f"compiled with {depths}; the cost of those in the middle is added for each of "

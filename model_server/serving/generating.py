@@ -29,7 +29,7 @@ from model_server.serving.chats.divided_answer import (
     constraint_on,
     division_of,
 )
-from model_server.serving.chats.image_spans import with_images
+from model_server.serving.chats.placeholders import with_images
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.engine_request import make_engine_request, of_caller, prompt_ids, salt_of
 from model_server.serving.lm_servable import LmServable

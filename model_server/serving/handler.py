@@ -12,7 +12,7 @@ from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.models.saxml_replies import SaxmlReplies
 from model_server.serving.admission import check_method
-from model_server.serving.chats.image_spans import with_images
+from model_server.serving.chats.placeholders import with_images
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, rendered
 from model_server.serving.engine_request import of_caller, salt_of
 from model_server.serving.generating import Generating, characters

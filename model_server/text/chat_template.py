@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
@@ -170,21 +170,22 @@ class ChatTemplate:
         bos_token: str = "",
         eos_token: str = "",
         special_tokens: Collection[str] = (),
-        image: str = "",
+        media: Mapping[str, str] | None = None,
         for_tools: str = "",
     ) -> None:
-        """image: what the template writes for an image; "": the model takes none. for_tools:
-        another template for chats with tools, if the checkpoint has one. Raises CheckpointError if
-        one does not compile."""
+        """media: what the template writes for each kind that the model takes: image, video, audio.
+        for_tools: another template for chats with tools, if the checkpoint has one. Raises
+        CheckpointError if one does not compile."""
         self.source = source
         self._for_tools = (
-            ChatTemplate(for_tools, bos_token, eos_token, special_tokens, image)
+            ChatTemplate(for_tools, bos_token, eos_token, special_tokens, media)
             if for_tools
             else None
         )
         self._words = frozenset(re.findall(r"[A-Za-z_]\w*", source))
-        tokens = tuple(sorted({*special_tokens, image} - {""}))
-        self._parts = TemplateParts(source, bos_token, eos_token, tokens, image)
+        media = media or {}
+        tokens = tuple(sorted({*special_tokens, *media.values()}))
+        self._parts = TemplateParts(source, bos_token, eos_token, tokens, (*media.items(),))
         self._key = _key(self._parts)
         self._written: WrittenForms | None = None
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
@@ -193,18 +194,18 @@ class ChatTemplate:
         """Return another template, for all chats, with the same tokens. Raises CheckpointError."""
         parts = self._parts
         tokens = parts.control_tokens
-        return ChatTemplate(source, parts.bos_token, parts.eos_token, tokens, parts.image)
+        return ChatTemplate(source, parts.bos_token, parts.eos_token, tokens, dict(parts.media))
 
-    def with_images(self, image: str, video: str = "") -> ChatTemplate:
-        """Return the same template for a model that takes images. image, video: what it writes for
-        each, which users cannot write; "": the model takes no videos."""
+    def with_media(self, **media: str) -> ChatTemplate:
+        """Return the same template for a model that takes more than texts. media: what it writes
+        for an image, a video and an audio each, which users cannot write."""
         parts = self._parts
         return ChatTemplate(
             self.source,
             parts.bos_token,
             parts.eos_token,
-            (*parts.control_tokens, video),
-            image,
+            parts.control_tokens,
+            media,
             self.for_tools,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
 from model_server.loading.images.image_reader import ImageReader
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.sharing.images.forms import SquareForm
@@ -19,7 +19,11 @@ from model_server.text.tokenizer import ByteTokenizer
 
 PLACEHOLDER, SOFT = "<image>", "<soft>"
 TOKEN = 200  # no byte of ASCII
-LIMITS = MediaLimits(rows=16, pieces=(4, 8), piece=1, columns=1, per_row=1, width=1)
+LIMITS = MediaLimits(
+    rows=16,
+    width=1,
+    encoders=(EncoderLimits(kind="image", pieces=(4, 8), piece=1, columns=1, per_row=1),),
+)
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}"
     "{% for p in m.content %}{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}"
@@ -70,8 +74,8 @@ def seeing(recipe: MediaRecipe = RECIPE) -> dict[str, Any]:
     """Fields of a Loaded that takes images."""
     return {
         "tokenizer": SeeingTokenizer(256),
-        "chat_template": ChatTemplate(TEMPLATE, "", "", (SOFT,), PLACEHOLDER),
-        "images": ImageReader(recipe),
+        "chat_template": ChatTemplate(TEMPLATE, "", "", (SOFT,), {"image": PLACEHOLDER}),
+        "images": ImageReader([recipe]),
         "methods": ("lm.generate", "lm.generate_stream", "lm.score", "mm.generate", "mm.score"),
     }
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import BatchShape, MediaLimits
 
 
 class EncodedPart(msgspec.Struct, frozen=True, array_like=True):
@@ -20,14 +20,16 @@ class EncodedPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EncodeBatch(msgspec.Struct, frozen=True, array_like=True):
-    """One call of the encoder."""
+    """One call of an encoder."""
 
+    encoder: int  # among those of the model
     size: int  # P: pieces that each is padded to
     parts: tuple[EncodedPart, ...]
 
-    def shape(self, limits: MediaLimits) -> tuple[int, int]:
-        """Return (S, P) of the compiled batch that takes it."""
-        return (1 if len(self.parts) == 1 else limits.images(self.size)), self.size
+    def shape(self, limits: MediaLimits) -> BatchShape:
+        """Return the compiled batch that takes it."""
+        most = limits.encoders[self.encoder].images(self.size)
+        return BatchShape(self.encoder, 1 if len(self.parts) == 1 else most, self.size)
 
 
 class EncoderInput(NamedTuple):
@@ -39,22 +41,24 @@ class EncoderInput(NamedTuple):
     rows: np.ndarray  # i32[S, P // per_row]: of the buffer; M: none
 
 
-def empty_input(limits: MediaLimits, images: int, size: int) -> EncoderInput:
+def empty_input(limits: MediaLimits, shape: BatchShape) -> EncoderInput:
     """Return the input of a batch whose vectors are kept nowhere."""
+    number, images, size = shape
+    encoder = limits.encoders[number]
     return EncoderInput(
-        np.zeros((images, size, limits.piece), np.float32),
-        np.zeros((images, size, limits.columns), np.int32),
+        np.zeros((images, size, encoder.piece), np.float32),
+        np.zeros((images, size, encoder.columns), np.int32),
         np.ones(images, np.int32),
-        np.full((images, size // limits.per_row), limits.rows, np.int32),
+        np.full((images, size // encoder.per_row), limits.rows, np.int32),
     )
 
 
 def pack_batch(batch: EncodeBatch, limits: MediaLimits) -> EncoderInput:
     """Pad a batch to its compiled shape."""
-    made = empty_input(limits, *batch.shape(limits))
+    made, encoder = empty_input(limits, batch.shape(limits)), limits.encoders[batch.encoder]
     for index, part in enumerate(batch.parts):
-        pieces = np.frombuffer(part.pieces, "<f4").reshape(part.count, limits.piece)
-        places = np.frombuffer(part.places, "<i4").reshape(part.count, limits.columns)
+        pieces = np.frombuffer(part.pieces, "<f4").reshape(part.count, encoder.piece)
+        places = np.frombuffer(part.places, "<i4").reshape(part.count, encoder.columns)
         made.pieces[index, : part.count] = pieces
         made.places[index, : part.count] = places
         made.lengths[index] = part.count

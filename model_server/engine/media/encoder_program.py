@@ -1,4 +1,4 @@
-"""The encoder beside a model, traced from shapes alone: one program for each size of a batch."""
+"""The encoders beside a model, traced from shapes alone: a program for each size of a batch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from model_server.engine.compiling import options_for
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import BatchShape, MediaLimits
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.weight import Blueprint
 
 
-def encode_name(images: int, size: int) -> str:
+def encode_name(limits: MediaLimits, shape: BatchShape) -> str:
     """Name the program that encodes a batch."""
-    return f"encode {images} x {size} pieces"
+    kind = limits.encoders[shape.encoder].kind
+    return f"encode {kind} {shape.images} x {shape.size} pieces"
 
 
 class EncoderProgram:
-    """Lowers the programs of an encoder, which write its vectors into a buffer."""
+    """Lowers the programs of all encoders, which write their vectors into one buffer."""
 
     def __init__(
         self,
@@ -30,7 +31,9 @@ class EncoderProgram:
         limits: MediaLimits,
         everywhere: jax.sharding.Sharding,
     ) -> None:
-        """everywhere: replicates over the devices of the model's first stage."""
+        """blueprint: of `Encoders`. everywhere: replicates over the devices of the model's first
+        stage.
+        """
         self._blueprint = blueprint
         self.leaves = tuple(map(byte_shape, leaves))
         self.limits = limits
@@ -39,13 +42,15 @@ class EncoderProgram:
 
     def programs(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
         """Return what traces each program, by name."""
-        return {encode_name(*each): partial(self.lower, *each) for each in self.limits.batches}
+        shapes = self.limits.batches
+        return {encode_name(self.limits, each): partial(self.lower, each) for each in shapes}
 
-    def lower(self, images: int, size: int) -> jax.stages.Lowered:
+    def lower(self, shape: BatchShape) -> jax.stages.Lowered:
         """Trace a batch of S images of P pieces each."""
-        limits = self.limits
+        number, images, size = shape
+        encoder = self.limits.encoders[number]
         jitted = jax.jit(
-            self._trace,
+            partial(self._trace, number),
             donate_argnums=1,
             out_shardings=self._everywhere,
             compiler_options=options_for(self._everywhere),
@@ -53,14 +58,15 @@ class EncoderProgram:
         return jitted.lower(
             self.leaves,
             self.buffer,
-            self._input((images, size, limits.piece), jnp.float32),
-            self._input((images, size, limits.columns), jnp.int32),
+            self._input((images, size, encoder.piece), jnp.float32),
+            self._input((images, size, encoder.columns), jnp.int32),
             self._input((images,), jnp.int32),
-            self._input((images, size // limits.per_row), jnp.int32),
+            self._input((images, size // encoder.per_row), jnp.int32),
         )
 
     def _trace(
         self,
+        number: int,  # of the encoder
         leaves: Any,
         buffer: jax.Array,  # f32[M, W]
         pieces: jax.Array,  # f32[S, P, C]
@@ -68,8 +74,11 @@ class EncoderProgram:
         lengths: jax.Array,  # i32[S]
         rows: jax.Array,  # i32[S, P // per_row]; M: none
     ) -> jax.Array:
-        encoder: Any = self._blueprint.assemble(leaves)
-        made = encoder(pieces, places, lengths).reshape(-1, self.limits.width)
+        encoders: Any = self._blueprint.assemble(leaves)
+        made = encoders.each[number](pieces, places, lengths)
+        made = made.reshape(-1, made.shape[-1])
+        # An encoder without levels adds nothing in the layers that another one feeds.
+        made = jnp.pad(made, ((0, 0), (0, self.limits.width - made.shape[-1])))
         return buffer.at[rows.reshape(-1)].set(made.astype(jnp.float32), mode="drop")
 
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

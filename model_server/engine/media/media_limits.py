@@ -1,24 +1,31 @@
-"""Sizes of the encoder beside a model and of the buffer that holds its vectors. No jax."""
+"""Sizes of the encoders beside a model and of the buffer that holds their vectors. No jax."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 _MOST_IMAGES = 8  # of one batch
 
 
-class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of one engine's media; the same on every host."""
+class BatchShape(NamedTuple):
+    """A batch that is compiled."""
 
-    rows: int  # M: of the buffer
+    encoder: int  # among those of the model
+    images: int  # S: images or sounds
+    size: int  # P: pieces of each
+
+
+class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of one encoder: what it takes, and the vectors that become of it."""
+
+    kind: str  # what it encodes: image, audio
     pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
     piece: int  # C: numbers of a piece
     columns: int  # K: numbers of its place
     per_row: int  # pieces that become one vector
-    width: int  # W: the model's embed, times 1 + `levels`
-    levels: int = 0  # first layers that add vectors of their own
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
-    triples: bool = False  # positions are three numbers: frame, row, column
 
     @property
     def largest(self) -> int:
@@ -30,18 +37,6 @@ class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
         """Rows of the smallest image, where the kernels depend on it: all are of one size then."""
         return self.largest if self.bidirectional and len(self.pieces) == 1 else 1
 
-    @property
-    def batches(self) -> tuple[tuple[int, int], ...]:
-        """(S, P) of every batch that is compiled: one image, or many that are small together.
-
-        None takes longer than the largest image alone: decodes wait for it.
-        """
-        return tuple(
-            (images, size)
-            for size in self.pieces
-            for images in dict.fromkeys((1, self.images(size)))
-        )
-
     def images(self, size: int) -> int:
         """Return how many images of so many pieces one batch takes."""
         return max(1, min(_MOST_IMAGES, self.pieces[-1] // size))
@@ -49,3 +44,46 @@ class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
     def size(self, pieces: int) -> int:
         """Return the smallest compiled size that holds so many pieces."""
         return next(size for size in self.pieces if size >= pieces)
+
+
+class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of one engine's media; the same on every host."""
+
+    rows: int  # M: of the buffer, which all encoders share
+    width: int  # W: the model's embed, times 1 + `levels`
+    encoders: tuple[EncoderLimits, ...]  # at least one
+    levels: int = 0  # first layers that add vectors of their own
+    triples: bool = False  # positions are three numbers: frame, row, column
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest image or sound."""
+        return max(each.largest for each in self.encoders)
+
+    @property
+    def joined(self) -> int:
+        """Rows of the largest image whose tokens see each other; 0: there are none such."""
+        return max((each.largest for each in self.encoders if each.bidirectional), default=0)
+
+    @property
+    def bidirectional(self) -> bool:
+        """True if tokens of some medium see each other."""
+        return self.joined > 0
+
+    @property
+    def least(self) -> int:
+        """Rows of the smallest image whose tokens see each other; 1: any number."""
+        return min((each.least for each in self.encoders if each.bidirectional), default=1)
+
+    @property
+    def batches(self) -> tuple[BatchShape, ...]:
+        """Every batch that is compiled: one image, or many that are small together.
+
+        None takes longer than the largest image alone: decodes wait for it.
+        """
+        return tuple(
+            BatchShape(number, images, size)
+            for number, encoder in enumerate(self.encoders)
+            for size in encoder.pieces
+            for images in dict.fromkeys((1, encoder.images(size)))
+        )

@@ -8,7 +8,7 @@ from hashlib import shake_128
 
 import msgspec
 
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
 from sax.errors import InvalidRequest
 
 _BITS = 2**62 - 1
@@ -22,6 +22,7 @@ class MediaSpan(msgspec.Struct, frozen=True):
     count: int  # p: its pieces
     pieces: bytes  # f32[p, C], little-endian
     places: bytes  # i32[p, K], little-endian
+    encoder: int = 0  # among those of the model
 
     @property
     def rows(self) -> int:
@@ -81,17 +82,22 @@ def check_spans(spans: Sequence[MediaSpan], prompt: int, limits: MediaLimits | N
         for first, end in span.runs:
             assert before <= first < end <= prompt, "runs follow each other within the prompt"
             before = end
-        assert len(span.pieces) == 4 * span.count * limits.piece, "pieces are f32[p, C]"
-        assert len(span.places) == 4 * span.count * limits.columns, "places are i32[p, K]"
-        if span.rows < limits.least:
-            raise InvalidRequest(
-                f"an image of {span.rows} tokens is smaller than this model's, which all have "
-                f"{limits.least}",
-                param="messages",
-            )
-        if span.count > limits.pieces[-1] or span.rows > limits.largest:
-            raise InvalidRequest(
-                f"an image of {span.count} pieces and {span.rows} tokens is larger than this model "
-                f"takes, {limits.pieces[-1]} pieces and {limits.largest} tokens: send it smaller",
-                param="messages",
-            )
+        _check_size(span, limits.encoders[span.encoder])
+
+
+def _check_size(span: MediaSpan, encoder: EncoderLimits) -> None:
+    assert len(span.pieces) == 4 * span.count * encoder.piece, "pieces are f32[p, C]"
+    assert len(span.places) == 4 * span.count * encoder.columns, "places are i32[p, K]"
+    one = "a sound" if encoder.kind == "audio" else "an image"
+    if span.rows < encoder.least:
+        raise InvalidRequest(
+            f"{one} of {span.rows} tokens is smaller than this model's, which all have "
+            f"{encoder.least}",
+            param="messages",
+        )
+    if span.count > encoder.pieces[-1] or span.rows > encoder.largest:
+        raise InvalidRequest(
+            f"{one} of {span.count} pieces and {span.rows} tokens is larger than this model "
+            f"takes, {encoder.pieces[-1]} pieces and {encoder.largest} tokens: send it smaller",
+            param="messages",
+        )

@@ -84,12 +84,9 @@ class RowPool:
 _TRIPLE = 12  # bytes of three i32
 
 
-def media_of(request: EngineRequest, start: int, end: int, *, together: bool) -> RowMedia | None:
-    """Return the further columns of a chunk of prompt and answer.
-
-    together: tokens of one image see each other.
-    """
-    runs = runs_of(request) if together else ()
+def media_of(request: EngineRequest, start: int, end: int, limits: MediaLimits) -> RowMedia | None:
+    """Return the further columns of a chunk of prompt and answer."""
+    runs = joined_runs(request, limits)
     seen = tuple((max(first - start, 0), last - start) for first, last in runs if first < end)
     seen = tuple(run for run in seen if run[1] > 0)
     positions = request.positions[_TRIPLE * start : _TRIPLE * end]
@@ -98,21 +95,23 @@ def media_of(request: EngineRequest, start: int, end: int, *, together: bool) ->
     return None
 
 
-def whole_length(request: EngineRequest, start: int) -> int:
+def whole_length(request: EngineRequest, start: int, limits: MediaLimits) -> int:
     """Return the tokens up to the end of the run that a chunk begins in; 0: it begins outside."""
-    return next((last - start for first, last in runs_of(request) if first <= start < last), 0)
+    runs = joined_runs(request, limits)
+    return next((last - start for first, last in runs if first <= start < last), 0)
 
 
-def uncut(request: EngineRequest, start: int, length: int) -> int:
+def uncut(request: EngineRequest, start: int, length: int, limits: MediaLimits) -> int:
     """Return the length of the longest chunk, up to this one, that ends within no run."""
-    end = start + length
-    return next(
-        (max(0, first - start) for first, last in runs_of(request) if first < end < last), length
-    )
+    end, runs = start + length, joined_runs(request, limits)
+    return next((max(0, first - start) for first, last in runs if first < end < last), length)
 
 
-def runs_of(request: EngineRequest) -> Iterator[tuple[int, int]]:
-    return (run for span in request.media for run in span.runs)
+def joined_runs(request: EngineRequest, limits: MediaLimits) -> Iterator[tuple[int, int]]:
+    """Yield the runs whose tokens see each other."""
+    encoders = limits.encoders
+    joined = (span for span in request.media if encoders[span.encoder].bidirectional)
+    return (run for span in joined for run in span.runs)
 
 
 _Pinned = frozenset[bytes]  # digests of images whose rows a sequence keeps
@@ -172,22 +171,24 @@ class Encodes(EnginePart[_Pinned]):
 
     def _next_batch(self) -> EncodeBatch | None:
         """Give rows to the images that are needed next; return those to encode now, if any."""
-        size, parts = 0, list[EncodedPart]()
+        encoder, size, parts = 0, 0, list[EncodedPart]()
         for sequence in self.live.running:  # in order of admission
             for span in self._needed(sequence):
                 if self._is_pinned(sequence, span):
                     continue
-                pieces = self._media.size(span.count)
-                if size not in (0, pieces) or len(parts) == self._media.images(pieces):
-                    return EncodeBatch(size, tuple(parts))
+                limits = self._media.encoders[span.encoder]
+                wanted = span.encoder, limits.size(span.count)
+                others = parts and wanted != (encoder, size)
+                if others or len(parts) == limits.images(wanted[1]):
+                    return EncodeBatch(encoder, size, tuple(parts))
                 rows = self.pool.take(span.digest, span.rows)
                 if rows is None:
-                    return EncodeBatch(size, tuple(parts)) if parts else None
-                size = pieces
+                    return EncodeBatch(encoder, size, tuple(parts)) if parts else None
+                encoder, size = wanted
                 parts.append(EncodedPart(rows, span.count, span.pieces, span.places))
                 self.encoded += 1
                 self._pin(sequence, span)
-        return EncodeBatch(size, tuple(parts)) if parts else None
+        return EncodeBatch(encoder, size, tuple(parts)) if parts else None
 
     # What steps compute
 
@@ -198,7 +199,7 @@ class Encodes(EnginePart[_Pinned]):
         """
         if self._media.bidirectional:
             waiting = [each for each in self.live.running if each.launched < each.goal]
-            lengths = (whole_length(each.request, each.launched) for each in waiting)
+            lengths = map(self._whole, waiting)
             step.reserved = -(-max(lengths, default=0) // self.limits.prefill_block)
 
     def is_urgent(self, sequence: Sequence) -> bool:
@@ -212,11 +213,11 @@ class Encodes(EnginePart[_Pinned]):
     def chunk_length(self, sequence: Sequence, length: int, logit_rows: int) -> int:
         start = sequence.launched
         length = min(self._reach(sequence) - start, length)
-        return uncut(sequence.request, start, length) if self._media.bidirectional else length
+        return uncut(sequence.request, start, length, self._media)
 
     def fill(self, sequence: Sequence, row: Row) -> Row:
-        start, end, together = row.start, row.start + row.count, self._media.bidirectional
-        media = media_of(sequence.request, start, end, together=together)
+        start, end = row.start, row.start + row.count
+        media = media_of(sequence.request, start, end, self._media)
         return replace(row, tokens=self._tokens(sequence, start, end), media=media)
 
     def scheduled(self, step: StepBuilder) -> None:
@@ -230,9 +231,7 @@ class Encodes(EnginePart[_Pinned]):
                 self._unpin(sequence, pinned.difference(takewhile(pinned.__contains__, digests)))
 
     def _whole(self, sequence: Sequence) -> int:
-        if not self._media.bidirectional:
-            return 0
-        return whole_length(sequence.request, sequence.launched)
+        return whole_length(sequence.request, sequence.launched, self._media)
 
     def _reach(self, sequence: Sequence) -> int:
         """Return the first position that may not be computed yet: its image is not encoded."""

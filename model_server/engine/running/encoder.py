@@ -1,4 +1,4 @@
-"""The encoder beside a model: its vectors go into a buffer that steps with prompts read."""
+"""The encoders beside a model: their vectors go into a buffer that steps with prompts read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 from model_server.engine.buckets import Bucket
 from model_server.engine.media.encode_batch import EncoderInput, empty_input, pack_batch
 from model_server.engine.media.encoder_program import EncoderProgram, encode_name
+from model_server.engine.media.media_limits import BatchShape
 from model_server.engine.running.compiled_steps import zeros
 from model_server.engine.running.ops import DONE, Encode, Op, Pending
 from model_server.engine.running.runner import ModelRunner
@@ -39,7 +40,7 @@ class Encoder(RunnerPart[ModelRunner]):
         """Encode nothing once, and keep its vectors nowhere."""
         limits = self._program.limits
         shape = limits.batches[index]
-        self._encode(shape, empty_input(limits, *shape))
+        self._encode(shape, empty_input(limits, shape))
         jax.block_until_ready(self._vectors)
 
     def inputs(self, bucket: Bucket) -> Sequence[jax.Array]:
@@ -58,7 +59,7 @@ class Encoder(RunnerPart[ModelRunner]):
         self._encode(op.batch.shape(limits), pack_batch(op.batch, limits))
         return DONE
 
-    def _encode(self, shape: tuple[int, int], given: EncoderInput) -> None:
+    def _encode(self, shape: BatchShape, given: EncoderInput) -> None:
         with self._runner.held:
-            call = self._runner.compiled[encode_name(*shape)]
+            call = self._runner.compiled[encode_name(self._program.limits, shape)]
             self._vectors = call(self._leaves, self._vectors, *given)

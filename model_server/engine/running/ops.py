@@ -45,7 +45,7 @@ class Choose(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Encode(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Launch a batch of the encoder; steps launched later see its vectors in their rows."""
+    """Launch a batch of an encoder; steps launched later see its vectors in their rows."""
 
     batch: EncodeBatch
 

@@ -1,4 +1,4 @@
-"""Reads images, videos or sounds for a language model: decodes, prepares and keeps them.
+"""Reads images, videos and sounds for a language model: decodes, prepares and keeps them.
 
 Files are decoded in processes of their own and prepared on threads, so that none holds up the event
 loop. The same file, sent again or by several requests at once, is read once.
@@ -27,7 +27,12 @@ from model_server.loading.images.prepared import (
     with_digest,
 )
 from model_server.loading.images.video_decoder import check_av, video_decoder
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, VideoRecipe
+from model_server.models.media.media_recipe import (
+    MediaRecipe,
+    PreparedMedia,
+    VideoRecipe,
+    encoder_of,
+)
 from model_server.sharing.audio.process import SoundForm
 from sax.chat import Image, Video
 from sax.errors import InvalidRequest, QueueFull
@@ -46,7 +51,7 @@ class ImageReader:
 
     def __init__(
         self,
-        recipe: MediaRecipe,
+        recipes: Sequence[MediaRecipe],
         decoder: ImageDecoder | None = None,
         *,
         kept: int = _KEPT,
@@ -54,9 +59,9 @@ class ImageReader:
         waiting: int = _WAITING,
     ) -> None:
         """decoder: of images; None: the process's own. kept, living, waiting: bytes."""
-        self.recipe = recipe
+        self.recipes = tuple(recipes)
         self.living = LivingImages(living)
-        self._decode = _decoding(recipe, decoder)
+        self._decode = [_decoding(each, decoder) for each in recipes]
         self._threads = ThreadPoolExecutor(2, "images")
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._reading: dict[bytes, asyncio.Task[Parts]] = {}
@@ -101,20 +106,25 @@ class ImageReader:
 
     async def _prepared(self, image: Image, owner: str) -> Parts:
         async with self._turns:
-            made = await self._made(image)
+            encoder = encoder_of(self.recipes, image.kind)
+            assert encoder is not None, "the kinds of media are checked"
+            made = await self._made(image, encoder)
             loop = asyncio.get_running_loop()
-            parts = await loop.run_in_executor(self._threads, lambda: _parts(made(), owner))
+            parts = await loop.run_in_executor(
+                self._threads, lambda: _parts(made(), owner, encoder)
+            )
         for part in parts:
             self.living.add(part)
         return parts
 
-    async def _made(self, image: Image) -> Callable[[], PreparedMedia]:
+    async def _made(self, image: Image, encoder: int) -> Callable[[], PreparedMedia]:
         """Decode an image and return what prepares it, which takes a while."""
+        recipe = self.recipes[encoder]
         if isinstance(image, Video):
-            assert self.recipe.video is not None, "the kinds of media are checked"
-            return await _video(image.data, self.recipe.video)
-        decoded = await self._decode(image.data)
-        return lambda: self.recipe.prepare(decoded)
+            assert recipe.video is not None, "the kinds of media are checked"
+            return await _video(image.data, recipe.video)
+        decoded = await self._decode[encoder](image.data)
+        return lambda: recipe.prepare(decoded)
 
     def _end(self, key: bytes, size: int, done: asyncio.Task[Parts]) -> None:
         del self._reading[key]
@@ -130,14 +140,13 @@ class ImageReader:
             self._cache.popitem(last=False)
 
 
-def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
-    """Return the reader of a model's images or sounds; None: it takes none. Raises LoadFailed
+def image_reader(recipes: Sequence[MediaRecipe]) -> ImageReader | None:
+    """Return the reader of a model's images and sounds; None: it takes none. Raises LoadFailed
     without the package that decodes them."""
-    if recipe is None:
-        return None
-    check = check_soundfile if recipe.kind == "audio" else check_pillow
-    check(f", or publish the model with {recipe.override}=false, for text only")
-    return ImageReader(recipe)
+    for recipe in recipes:
+        check = check_soundfile if recipe.kind == "audio" else check_pillow
+        check(f", or publish the model with {recipe.override}=false, without {recipe.many}")
+    return ImageReader(recipes) if recipes else None
 
 
 async def _video(data: bytes, recipe: VideoRecipe) -> Callable[[], PreparedMedia]:
@@ -146,8 +155,8 @@ async def _video(data: bytes, recipe: VideoRecipe) -> Callable[[], PreparedMedia
     return lambda: recipe.prepare(decoded)
 
 
-def _parts(media: PreparedMedia, owner: str) -> Parts:
-    return tuple(with_digest(part, owner) for part in media.parts)
+def _parts(media: PreparedMedia, owner: str, encoder: int) -> Parts:
+    return tuple(with_digest(part, owner, encoder) for part in media.parts)
 
 
 def _size(parts: Parts) -> int:

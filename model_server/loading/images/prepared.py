@@ -22,10 +22,12 @@ class PreparedImage:
     count: int  # p: its pieces
     pieces: bytes  # f32[p, C], little-endian
     places: bytes  # i32[p, K], little-endian
-    grid: tuple[int, int, int]  # frames, rows and columns of its vectors
+    grid: tuple[int, int, int] | None  # as of PreparedMedia
     rows: int  # vectors that it becomes
     text: str  # that stands for it in a prompt
     frame: int | None = None  # as of PreparedMedia
+    lasts: int | None = None  # as of PreparedMedia
+    encoder: int = 0  # among those of the model
 
     @property
     def size(self) -> int:
@@ -73,8 +75,8 @@ def key_of(data: bytes, owner: str) -> bytes:
     return _digest(owner, data)
 
 
-def with_digest(media: PreparedMedia, owner: str) -> PreparedImage:
-    """Return a prepared image with its digest.
+def with_digest(media: PreparedMedia, owner: str, encoder: int = 0) -> PreparedImage:
+    """Return a prepared image with its digest. encoder: its number among those of the model.
 
     The images of two owners never share one: the time to an answer would tell each of them which
     images the other has sent.
@@ -84,11 +86,18 @@ def with_digest(media: PreparedMedia, owner: str) -> PreparedImage:
         for each, kind in ((media.pieces, "<f4"), (media.places, "<i4"))
     )
     # The keys of its tokens are rotated by their positions, so these are part of what is shared.
-    shape = repr((media.pieces.shape, media.places.shape, media.grid, media.frame)).encode()
-    digest = _digest(owner, shape, pieces, places)
-    count = len(media.pieces)
+    shape = (encoder, media.pieces.shape, media.places.shape, media.grid, media.frame)
     return PreparedImage(
-        digest, count, pieces, places, media.grid, media.rows, media.text, media.frame
+        digest=_digest(owner, repr(shape).encode(), pieces, places),
+        count=len(media.pieces),
+        pieces=pieces,
+        places=places,
+        grid=media.grid,
+        rows=media.rows,
+        text=media.text,
+        frame=media.frame,
+        lasts=media.lasts,
+        encoder=encoder,
     )
 
 

@@ -1,11 +1,12 @@
-"""Sizes of the encoder beside a language model, and the memory that it takes on a device."""
+"""Sizes of the encoders beside a language model, and the memory that they take on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import BatchShape, EncoderLimits, MediaLimits
+from model_server.models.media.media_recipe import MediaRecipe, names_of, text_only
 from model_server.models.media.tower_attention import QUERIES
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import Blueprint
@@ -18,20 +19,27 @@ _HEADS, _COPIES = 16, 3  # of an encoder's scores: more heads than most have
 
 
 def media_limits(recipe: Recipe) -> MediaLimits | None:
-    """Return the sizes of a model's encoder and its buffer; None: it takes text alone."""
+    """Return the sizes of a model's encoders and their buffer; None: it takes text alone."""
     media, rows = recipe.media, recipe.media_rows
-    if media is None or rows is None:
+    if not media or rows is None:
         return None
     return MediaLimits(
         rows=rows,
+        width=max(each.width for each in media),
+        encoders=tuple(map(_encoder_limits, media)),
+        levels=max(each.levels for each in media),
+        triples=any(each.triples for each in media),
+    )
+
+
+def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
+    return EncoderLimits(
+        kind=media.kind,
         pieces=media.pieces,
         piece=media.piece,
         columns=media.columns,
         per_row=media.per_row,
-        width=media.width,
-        levels=media.levels,
         bidirectional=media.bidirectional,
-        triples=media.triples,
     )
 
 
@@ -40,9 +48,9 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
 
     most: prompt tokens of a step.
     """
-    if limits is not None and limits.bidirectional and limits.largest > most:
+    if limits is not None and limits.joined > most:
         raise InvalidRequest(
-            f"an image of this model has up to {limits.largest} tokens, which see each other and "
+            f"an image of this model has up to {limits.joined} tokens, which see each other and "
             f"so are computed in one step, and a step here takes at most {most}: publish with "
             "IMAGES=false, for text only",
             param="overrides.IMAGES",
@@ -50,16 +58,20 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
 
 
 def encoder_workspace(limits: MediaLimits, encoder: Blueprint) -> int:
-    """Return the bytes of the buffer and of the largest batch's temporaries, on every device."""
+    """Return the bytes of the buffer and of the largest batch's temporaries, on every device.
+
+    encoder: `Encoders`.
+    """
     buffer = _FLOAT * limits.rows * limits.width
     widest = max(max(each.shape) for each in encoder.declarations if len(each.shape) == 2)
-    return buffer + max(_batch(limits, widest, *batch) for batch in limits.batches)
+    return buffer + max(_batch(limits, widest, batch) for batch in limits.batches)
 
 
-def _batch(limits: MediaLimits, widest: int, images: int, pieces: int) -> int:
-    numbers = limits.piece + limits.columns + _ALIVE * widest
+def _batch(limits: MediaLimits, widest: int, batch: BatchShape) -> int:
+    encoder, pieces = limits.encoders[batch.encoder], batch.size
+    numbers = encoder.piece + encoder.columns + _ALIVE * widest
     scores = _COPIES * _HEADS * min(QUERIES, pieces) * pieces
-    return _FLOAT * images * (pieces * numbers + scores)
+    return _FLOAT * batch.images * (pieces * numbers + scores)
 
 
 @contextmanager
@@ -72,22 +84,23 @@ def share_of_media(recipe: Recipe, weights: int, workspace: int) -> Iterator[Non
         yield
     except MemoryPlanError as exc:
         media, rows = recipe.media, recipe.media_rows
-        if media is None or rows is None or not weights:
+        if not media or rows is None or not weights:
             raise
+        least = 2 * max(each.rows for each in media)
         text = (
             f"{exc.text}. Of that, weights of {human(weights)} and a workspace of "
-            f"{human(workspace)} are for {media.many}: publish with {media.override}=false to "
-            f"serve text only, or lower MEDIA_ROWS from {rows} to no less than {2 * media.rows}"
+            f"{human(workspace)} are for {names_of(media)}: publish with {text_only(media)} to "
+            f"serve text only, or lower MEDIA_ROWS from {rows} to no less than {least}"
         )
         raise MemoryPlanError(text, param=exc.param, need=exc.need) from exc
 
 
 def told_media(recipe: Recipe, weights: int) -> str:
-    """Describe a model's encoder for the log; weights: its bytes on a device."""
+    """Describe a model's encoders for the log; weights: their bytes on a device."""
     media, rows = recipe.media, recipe.media_rows
-    if media is None or rows is None:
+    if not media or rows is None:
         return ""
-    return (
-        f" {media.many} of up to {media.rows} tokens {media.counted}, an encoder of "
-        f"{human(weights)} and memory for {rows} of its vectors"
-    )
+    told = " and ".join(f"{each.many} of up to {each.rows} tokens {each.counted}" for each in media)
+    have = "an encoder" if len(media) == 1 else f"{len(media)} encoders"
+    whose = "its" if len(media) == 1 else "their"
+    return f" {told}, {have} of {human(weights)} and memory for {rows} of {whose} vectors"

@@ -8,7 +8,7 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, anything
-from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.media.media_recipe import MediaRecipe, encoders
 from model_server.models.recipe import Recipe
 from sax.errors import CheckpointError
 
@@ -45,4 +45,4 @@ def around(
     recipe = configure({**defaults, **text, "model_type": kind}, values)
     # The family of the text model has checked its keys.
     own = ConfigKeys(config, KnownKeys(family, tuple(keys), dict.fromkeys(config, anything)))
-    return replace(recipe, media=media(own, recipe.embed))
+    return replace(recipe, media=encoders(media(own, recipe.embed)))

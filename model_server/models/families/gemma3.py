@@ -19,6 +19,7 @@ from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import Rope
 from model_server.models.media import gemma3_vision_encoder
+from model_server.models.media.media_recipe import encoders
 from model_server.models.recipe import Family, Recipe
 
 # The reference stores the cap of attention and applies none; the pattern with an underscore is a
@@ -67,7 +68,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         causal=not keys.flag("use_bidirectional_attention"),  # true in EmbeddingGemma
     )
     window = keys.whole_or_none("sliding_window") if any(slides) else None
-    return replace(recipe, media=gemma3_vision_encoder.gemma3_vision(keys, recipe.embed, window))
+    seen = gemma3_vision_encoder.gemma3_vision(keys, recipe.embed, window)
+    return replace(recipe, media=encoders(seen))
 
 
 def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:

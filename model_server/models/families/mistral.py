@@ -15,6 +15,7 @@ from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import rope_of
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.pixtral import mistral3
 from model_server.models.recipe import Family, Recipe, serving
 
@@ -38,7 +39,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[replace(shape, window=window) for window in windows],
         rope=rope_of(keys.all, shape.head_dim),
     )
-    return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))
+    return replace(recipe, media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values)))
 
 
 FAMILY = Family(

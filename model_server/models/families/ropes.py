@@ -118,7 +118,8 @@ def _axes(
 ) -> tuple[int, ...]:
     """Take the sections out of a rope's settings; return the axis of each pair."""
     found = given.pop("mrope_section", None)
-    if given.pop("mrope_interleaved", in_turn) is not in_turn:
+    turns = [given.pop(key, in_turn) is in_turn for key in ("mrope_interleaved", "interleaved")]
+    if not all(turns):
         raise CheckpointError(
             f"config.json has mrope_interleaved = {not in_turn}; the {keys.family} family supports "
             f"{in_turn}"

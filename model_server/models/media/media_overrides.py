@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from model_server.checkpoints.media_part import AUDIO, VISION, without_media
-from model_server.models.media.media_recipe import OVERRIDES, MediaRecipe
+from model_server.checkpoints.media_part import without_media
+from model_server.models.media.media_recipe import CONFIGS, OVERRIDES, MediaRecipe
 from model_server.sharing.images.forms import LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
@@ -46,34 +46,35 @@ def wanted_config(
 
     So nothing of such a part is read, or keeps the model from loading.
     """
-    parts = {"IMAGES": VISION, "SOUNDS": AUDIO}
-    left_out = [part for key, part in parts.items() if values.get(key) is False]
+    parts = ((OVERRIDES[kind], part) for kind, part in CONFIGS.items())
+    left_out = [part for key, part in parts if values.get(key) is False]
     return without_media(config, left_out) if config is not None and left_out else config
 
 
-def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int | None:
-    """Return the vectors of images that are kept at once; None: it takes none.
+def rows_in_memory(media: Sequence[MediaRecipe], values: Mapping[str, Any]) -> int | None:
+    """Return the vectors of images and sounds that are kept at once; None: it takes none.
 
     Raises InvalidRequest.
     """
     _check_pixels(media, values)
     _check_taken(media, values)
-    if media is None:
+    if not media:
         _check_text_only(values)
         return None
-    asked, least = values.get("MEDIA_ROWS"), _IMAGES * media.rows
+    largest = max(each.rows for each in media)
+    asked, least = values.get("MEDIA_ROWS"), _IMAGES * largest
     if asked is not None and asked < least:
         raise InvalidRequest(
-            f"MEDIA_ROWS is {asked}, but the largest image of this model takes {media.rows} rows "
+            f"MEDIA_ROWS is {asked}, but the largest image of this model takes {largest} rows "
             f"and {_IMAGES} such images must fit: give at least {least}",
             param="overrides.MEDIA_ROWS",
         )
     return asked or max(least, _USUAL_ROWS)
 
 
-def _check_pixels(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
+def _check_pixels(media: Sequence[MediaRecipe], values: Mapping[str, Any]) -> None:
     """Check that IMAGE_PIXELS is not without an effect; those that read it check its value."""
-    bounded = media is not None and isinstance(media.form, MultiplesForm | LongestForm)
+    bounded = any(isinstance(each.form, MultiplesForm | LongestForm) for each in media)
     if values.get("IMAGE_PIXELS") is not None and not bounded:
         raise InvalidRequest(
             "IMAGE_PIXELS bounds images that keep their proportions, and this model takes none: "
@@ -82,10 +83,10 @@ def _check_pixels(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
         )
 
 
-def _check_taken(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
+def _check_taken(media: Sequence[MediaRecipe], values: Mapping[str, Any]) -> None:
     """Raise InvalidRequest if images or sounds are asked for that the model does not take."""
     for kind, key in OVERRIDES.items():
-        if values.get(key) is True and (media is None or media.kind != kind):
+        if values.get(key) is True and kind not in (each.kind for each in media):
             raise InvalidRequest(
                 f"{key} is true, but this model has no encoder of {key.lower()}, or none that is "
                 f"supported (docs/reference/models.md lists those with {key.lower()}): publish it "

@@ -7,7 +7,7 @@ set of sizes, so that nothing is compiled while serving.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,11 +15,13 @@ import jax
 import numpy as np
 from flax import nnx
 
+from model_server.checkpoints.media_part import AUDIO, VISION
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.videos.process import VideoForm
 
 OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
+CONFIGS = {"image": VISION, "audio": AUDIO}  # by kind, of config.json
 
 
 class PreparedMedia(NamedTuple):
@@ -27,12 +29,15 @@ class PreparedMedia(NamedTuple):
 
     pieces: np.ndarray  # f32[p, C]
     places: np.ndarray  # i32[p, K]: of each piece, what the encoder needs beside its numbers
-    grid: tuple[int, int, int]  # frames, rows and columns of its vectors, as positions count them
+    # Frames, rows and columns of its vectors, as positions count them; None: as those of a text
+    grid: tuple[int, int, int] | None
     rows: int  # vectors that it becomes
     text: str  # the control tokens that replace the placeholder: `rows` of them are the token
     # Of a video whose frames follow each other without texts: this frame's position behind the
     # first one's, whose grid it shares; None: it begins behind what is before it.
     frame: int | None = None
+    # Positions from its first one to that of what follows it; None: the longer side of its grid
+    lasts: int | None = None
     after: tuple[PreparedMedia, ...] = ()  # further parts, each encoded by itself
 
     @property
@@ -75,7 +80,10 @@ class MediaEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRecipe:
-    """An encoder beside a language model, configured but not in memory."""
+    """An encoder beside a language model, configured but not in memory.
+
+    A model may have several, each of another kind.
+    """
 
     kind: Literal["image", "audio"]
     build: Callable[[WeightForm], nnx.Module]  # a MediaEncoder
@@ -102,6 +110,12 @@ class MediaRecipe:
         return frozenset({self.token} | ({self.video.token} if self.video else set()))
 
     @property
+    def written(self) -> dict[str, str]:
+        """What chat templates write for one of each kind that it takes."""
+        own = {str(self.kind): self.placeholder}
+        return own if self.video is None else own | {"video": self.video.placeholder}
+
+    @property
     def override(self) -> str:
         """The override that leaves it out when it is false."""
         return OVERRIDES[self.kind]
@@ -120,3 +134,35 @@ class MediaRecipe:
     def rows(self) -> int:
         """Most vectors of one image, or of a part that is encoded by itself."""
         return self.pieces[-1] // self.per_row
+
+
+class Encoders(nnx.Module):
+    """The encoders beside one language model, whose weights are planned and read as one model's."""
+
+    def __init__(self, recipes: Sequence[MediaRecipe], form: WeightForm) -> None:
+        self.each = nnx.List([recipe.build(form) for recipe in recipes])
+
+
+def encoders(*each: MediaRecipe | None) -> tuple[MediaRecipe, ...]:
+    """Return those that a checkpoint has, of the ones that its family knows."""
+    return tuple(recipe for recipe in each if recipe is not None)
+
+
+def encoder_of(media: Sequence[MediaRecipe], kind: str) -> int | None:
+    """Return the number of the encoder that takes a kind: image, video, audio; None: none does."""
+    return next((number for number, each in enumerate(media) if kind in each.written), None)
+
+
+def written_for(media: Sequence[MediaRecipe]) -> dict[str, str]:
+    """Return what chat templates write for each kind that a model takes."""
+    return {kind: text for each in media for kind, text in each.written.items()}
+
+
+def names_of(media: Sequence[MediaRecipe]) -> str:
+    """Return what these encoders take, for users: images, sounds, or both."""
+    return " and ".join(each.many for each in media)
+
+
+def text_only(media: Sequence[MediaRecipe]) -> str:
+    """Return the overrides that leave these encoders out, for users."""
+    return " and ".join(f"{each.override}=false" for each in media)

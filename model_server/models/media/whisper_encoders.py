@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model_server.checkpoints.media_part import AUDIO, PREPROCESSOR
+from model_server.checkpoints.media_part import AUDIO, FEATURES, PREPROCESSOR
 from model_server.models.audio.whisper import convolved
 from model_server.models.audio.whisper_weights import LinearArrays
 from model_server.models.config_keys import ConfigKeys
@@ -58,6 +58,7 @@ class TowerNames(NamedTuple):
     layers: str
     # Training; the reference reads the scale and does not apply it; others repeat a number.
     harmless: tuple[str, ...]
+    own: tuple[str, ...] = ()  # keys of its own, which are read apart
 
 
 _SIZES = {"embed": 1280, "heads": 20, "ffw": 5120, "layers": 32}
@@ -103,7 +104,7 @@ class AudioTowerConfig:
     def from_hf(cls, config: Mapping[str, Any], names: TowerNames) -> AudioTowerConfig:
         """Parse `audio_config`. Raises CheckpointError for unsupported settings."""
         sizes = {getattr(names, size): usual for size, usual in _SIZES.items()}
-        known = KnownKeys(names.kind, (*sizes, *_OTHERS), ignored(*names.harmless))
+        known = KnownKeys(names.kind, (*sizes, *_OTHERS, *names.own), ignored(*names.harmless))
         keys = ConfigKeys(config, known, sizes | _OTHERS)
         heads, embed = keys.whole(names.heads), keys.whole(names.embed)
         if embed % heads:
@@ -150,17 +151,20 @@ class AudioAttention(TowerAttention):
         return queries, self.k(x), values
 
 
-def _layer(config: AudioTowerConfig, prefix: str, form: WeightForm) -> TowerLayer:
+def audio_layer(
+    config: AudioTowerConfig, prefix: str, form: WeightForm, attention: TowerAttention | None = None
+) -> TowerLayer:
+    """attention: None: that of Whisper."""
     up, down = f"{prefix}.fc1", f"{prefix}.fc2"
     return TowerLayer(
         layer_norm(config.embed, f"{prefix}.self_attn_layer_norm"),
-        AudioAttention(config, f"{prefix}.self_attn", form),
+        attention or AudioAttention(config, f"{prefix}.self_attn", form),
         layer_norm(config.embed, f"{prefix}.final_layer_norm"),
         plain_ffw(config.embed, config.ffw, up, down, config.activation, form),
     )
 
 
-class _FrameConvolution(nnx.Module):
+class FrameConvolution(nnx.Module):
     def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
         kernel, bias = dense(name)
         shape = (outputs, inputs, _WIDTH)
@@ -178,8 +182,8 @@ class AudioTower(nnx.Module):
     """Maps frames of sounds to a vector for two each."""
 
     def __init__(self, config: AudioTowerConfig, prefix: str, form: WeightForm) -> None:
-        self.first = _FrameConvolution(config.embed, config.bins, f"{prefix}.conv1", form)
-        self.second = _FrameConvolution(config.embed, config.embed, f"{prefix}.conv2", form)
+        self.first = FrameConvolution(config.embed, config.bins, f"{prefix}.conv1", form)
+        self.second = FrameConvolution(config.embed, config.embed, f"{prefix}.conv2", form)
         self.positions = weight(
             (config.positions, config.embed),
             (None, "embed"),
@@ -188,7 +192,7 @@ class AudioTower(nnx.Module):
             spread=0.02,
         )
         layers = (f"{prefix}.layers.{index}" for index in range(config.layers))
-        self.layers = nnx.List([_layer(config, each, form) for each in layers])
+        self.layers = nnx.List([audio_layer(config, each, form) for each in layers])
 
     def __call__(self, frames: jax.Array, lengths: jax.Array) -> jax.Array:
         """Maps f32[S, W, bins] to f32[S, W / 2, D], without the last norm.
@@ -204,7 +208,7 @@ class AudioTower(nnx.Module):
 
 
 TOKEN = ("audio_token_id", "audio_token_index")
-KEYS = (AUDIO, PREPROCESSOR, *TOKEN)
+KEYS = (AUDIO, FEATURES, PREPROCESSOR, *TOKEN)
 _SOUND_TOKEN = 151646
 _SOFT, _TOWER, _PROJECTOR = "<|AUDIO|>", "audio_tower", "multi_modal_projector.linear"
 _PER_ROW = 4  # frames: the second convolution takes every other one, and pairs are averaged
@@ -259,6 +263,11 @@ def qwen2_audio_media(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     )
 
 
+def sound_settings(keys: ConfigKeys) -> Mapping[str, Any]:
+    """Return what a checkpoint says of its sounds, in whichever of its files."""
+    return keys.get(FEATURES) or keys.get(PREPROCESSOR, {})
+
+
 def _tower_of(keys: ConfigKeys, names: TowerNames) -> AudioTowerConfig | None:
     """Return the sizes of the tower; None: there is none. Raises CheckpointError."""
     given = keys.get(AUDIO)
@@ -267,7 +276,8 @@ def _tower_of(keys: ConfigKeys, names: TowerNames) -> AudioTowerConfig | None:
     if not isinstance(given, Mapping):
         raise CheckpointError(f"config.json has audio_config = {given!r}; it must be an object")
     tower = AudioTowerConfig.from_hf(cast("Mapping[str, Any]", given), names)
-    _check_processor(keys.get(PREPROCESSOR, {}), tower)
+    seconds = tower.frames * HOP // RATE
+    check_spectrogram(sound_settings(keys), tower.bins, chunk_length=seconds)
     return tower
 
 
@@ -285,10 +295,10 @@ def prepared(tower: AudioTowerConfig, samples: np.ndarray) -> PreparedMedia:
     made = spectrogram(np.pad(samples, (0, most - len(samples))), tower.bins)
     pieces = made[: frames + _BESIDE]
     places = (np.arange(len(pieces)) < frames).astype(np.int32)[:, None]
-    return PreparedMedia(pieces, places, (rows, 1, 1), rows, _SOFT * rows)
+    return PreparedMedia(pieces, places, None, rows, _SOFT * rows)
 
 
-VOXTRAL_KEYS = (AUDIO, PREPROCESSOR, TOKEN[0], *PROJECTOR_KEYS)
+VOXTRAL_KEYS = (AUDIO, FEATURES, PREPROCESSOR, TOKEN[0], *PROJECTOR_KEYS)
 _AUDIO_TOKEN, _AUDIO_TEXT = 24, "[AUDIO]"
 _LONGEST_S = 40 * 60  # seconds of a sound, which Voxtral's makers give
 
@@ -360,20 +370,20 @@ def windows_of(tower: AudioTowerConfig, samples: np.ndarray) -> PreparedMedia:
     made = spectrogram(np.pad(samples, (0, -len(samples) % window)), tower.bins)
     places, rows = np.ones((tower.frames, 1), np.int32), tower.positions // together
     first, *after = (
-        PreparedMedia(frames, places, (rows, 1, 1), rows, _AUDIO_TEXT * rows)
+        PreparedMedia(frames, places, None, rows, _AUDIO_TEXT * rows)
         for frames in made.reshape(-1, tower.frames, tower.bins)
     )
     return first._replace(after=tuple(after))
 
 
-def _check_processor(given: Mapping[str, Any], tower: AudioTowerConfig) -> None:
-    """Raise CheckpointError for a spectrogram of another kind."""
+def check_spectrogram(given: Mapping[str, Any], bins: int, **own: Any) -> None:
+    """Raise CheckpointError for a spectrogram of another kind; own: what else is wanted."""
     wanted: dict[str, Any] = {
-        "chunk_length": tower.frames * HOP // RATE,
+        **own,
         "dither": 0.0,
         "do_normalize": False,
         "feature_extractor_type": "WhisperFeatureExtractor",
-        "feature_size": tower.bins,
+        "feature_size": bins,
         "hop_length": HOP,
         "n_fft": 400,
         "sampling_rate": RATE,

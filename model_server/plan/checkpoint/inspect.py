@@ -24,8 +24,7 @@ from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.split_name import part_names
 from model_server.loading.audio.sound_settings import check_sound_settings
-from model_server.loading.media.encoder_weights import encoder_problems
-from model_server.loading.media.image_tokens import check_image_tokens
+from model_server.loading.media.encoder_weights import check_image_tokens, encoder_problems
 from model_server.loading.weights import mismatches
 from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.audio.speech_tokens import read_speech_tokens
@@ -146,17 +145,20 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def _fit_media(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
-    """Describe the encoder of images or sounds, and what would keep it from loading."""
+    """Describe the encoders of images and sounds, and what would keep it from loading."""
     media, encoder = recipe.media, recipe.media_blueprint()
-    if media is None or encoder is None:
+    if not media or encoder is None:
         if (part := media_part_of(checkpoint)) is not None:
             count = len(part.names())
             report.images = f"not seen: {count} tensors of a part that this family does not build"
         return
     size = sum(math.prod(each.shape) for each in encoder.declarations)
-    seen = "seen" if media.kind == "image" else "none, but sounds are taken"
-    tokens = f"up to {media.rows} tokens {media.counted}"
-    report.images = f"{seen}, {tokens}, by an encoder of {size:,} parameters"
+    kinds = {each.kind for each in media}
+    seen = "none, but sounds are taken" if "image" not in kinds else "seen"
+    told = " and ".join(f"up to {each.rows} tokens {each.counted}" for each in media)
+    heard = ", sounds are taken, too" if len(kinds) > 1 else ""
+    have = "an encoder" if len(media) == 1 else f"{len(media)} encoders"
+    report.images = f"{seen}{heard}, {told}, by {have} of {size:,} parameters"
     report.problems += encoder_problems(encoder, checkpoint, media, shown=_NAMED)
 
 
@@ -164,7 +166,7 @@ def _image_tokens(report: Report, checkpoint: Checkpoint) -> None:
     if report.tokenizer is None or report.images is None:
         return
     recipe = make_recipe(report.path_as, checkpoint.config, {})
-    check_image_tokens(recipe.media if isinstance(recipe, Recipe) else None, checkpoint.tokenizer())
+    check_image_tokens(recipe.media if isinstance(recipe, Recipe) else (), checkpoint.tokenizer())
 
 
 def _fit_images(report: Report, vision: VisionClass, checkpoint: Checkpoint) -> None:

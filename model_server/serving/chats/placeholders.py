@@ -1,15 +1,33 @@
-"""Puts images into a rendered chat: their tokens in the text, and where those stand. Pure."""
+"""Puts images and sounds into a rendered chat: their tokens in the text, where those stand, and
+what an engine is asked with them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
+from model_server.engine.engine import EngineRequest
+from model_server.engine.media.media_span import MediaSpan
+from model_server.loading.images.prepared import PreparedImage
+from model_server.loading.loaded import Loaded
 from model_server.text.control_tokens import MARK
 from sax.errors import InvalidRequest
+
+
+class PlacedPart(Protocol):
+    """Where the vectors of a part of a medium lie; as of `PreparedMedia`."""
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None: ...
+    @property
+    def frame(self) -> int | None: ...
+    @property
+    def lasts(self) -> int | None: ...
 
 
 def expanded(rendered: str, texts: Sequence[tuple[str, str]]) -> str:
@@ -69,25 +87,27 @@ def runs_of(places: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def triples_of(
     length: int,
     places: Sequence[Sequence[int]],
-    grids: Sequence[tuple[tuple[int, int, int], int | None]],
+    media: Sequence[PlacedPart],
 ) -> tuple[np.ndarray, int]:
     """Return i32[length, 3]: of each token of a prompt its frame, row and column; and the number
     that follows all of them.
 
-    grids: frames, rows and columns of each image, and of a video's frames but the first how many
-    frames later they are. Three times the same number for a text's token; those of an image lie in
-    its grid, those of a video in that of its first frame. A text counts on from the longer side of
-    what is before it, as in transformers, however many frames that has; an answer from the largest
-    number of all.
+    Three times the same number for a text's token, and for those of what has no grid; those of an
+    image lie in its grid, those of a video in that of its first frame. A text counts on from the
+    longer side of what is before it, as in transformers, however many frames that has, unless the
+    first part says how long it `lasts`; an answer from the largest number of all.
     """
     made = np.empty((length, 3), np.int32)
     done = start = following = 0
-    for each, (grid, frame) in zip(places, grids, strict=True):
+    for each, part in zip(places, media, strict=True):
+        if part.grid is None:
+            continue
         made[done : each[0]] = _counted(each[0] - done, following)
         following += each[0] - done
-        if frame is None:
-            start, following = following, following + max(grid[1:])
-        inside = np.indices(grid).reshape(3, -1).T + (frame or 0, 0, 0)
+        if part.frame is None:
+            lasts = max(part.grid[1:]) if part.lasts is None else part.lasts
+            start, following = following, following + lasts
+        inside = np.indices(part.grid).reshape(3, -1).T + (part.frame or 0, 0, 0)
         made[each[0] : each[-1] + 1] = start + inside
         done = each[-1] + 1
     made[done:] = _counted(length - done, following)
@@ -96,3 +116,28 @@ def triples_of(
 
 def _counted(count: int, start: int) -> np.ndarray:
     return np.arange(start, start + count, dtype=np.int32)[:, None]
+
+
+def with_images(
+    asked: EngineRequest, images: tuple[PreparedImage, ...], loaded: Loaded
+) -> EngineRequest:
+    """Return a request whose prompt has the tokens of these images, with the images themselves.
+
+    Raises InvalidRequest if the prompt has not as many of them.
+    """
+    assert loaded.images is not None
+    recipes = loaded.images.recipes
+    tokens = frozenset().union(*(recipe.tokens for recipe in recipes))
+    places = places_of(asked.prompt, tokens, [image.rows for image in images])
+    spans = tuple(
+        MediaSpan(
+            image.digest, runs_of(each), image.count, image.pieces, image.places, image.encoder
+        )
+        for image, each in zip(images, places, strict=True)
+    )
+    if not any(recipe.triples for recipe in recipes):
+        return replace(asked, media=spans)
+    length = len(asked.prompt)
+    positions, following = triples_of(length, places, images)
+    told = positions.astype("<i4").tobytes()
+    return replace(asked, media=spans, positions=told, shift=following - length)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded import Loaded
-from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.media.media_recipe import MediaRecipe, written_for
 from model_server.serving.chats.placeholders import expanded
 from model_server.text.text_length import check_messages
 from sax.chat import Image, ToolChoice, images_of
@@ -59,20 +59,22 @@ async def rendered(
             f"it out, or ask a model that takes {_plural(images[0].kind)}",
             param=images[0].name,
         )
-    check_kinds(images, loaded.images.recipe)
-    text = _without_marks(await loaded.chat_template.rendered(messages, chat), loaded.images.recipe)
+    recipes = loaded.images.recipes
+    check_kinds(images, recipes)
+    text = _without_marks(await loaded.chat_template.rendered(messages, chat), recipes)
     prepared = await loaded.images.read(images, owner)
+    written = written_for(recipes)
     texts = [
-        (_placeholder(loaded.images.recipe, image), "".join(part.text for part in parts))
+        (written[image.kind], "".join(part.text for part in parts))
         for image, parts in zip(images, prepared, strict=True)
     ]
     each = tuple(part for parts in prepared for part in parts)
     return RenderedChat(expanded(text, texts), each)
 
 
-def check_kinds(media: Sequence[Image], recipe: MediaRecipe) -> None:
+def check_kinds(media: Sequence[Image], recipes: Sequence[MediaRecipe]) -> None:
     """Raise UnsupportedParameter naming a medium of a kind that the model does not take."""
-    taken = [recipe.kind, *(["video"] if recipe.video else [])]
+    taken = written_for(recipes)
     for each in media:
         if each.kind not in taken:
             names = " and ".join(["texts", *(_plural(kind) for kind in taken)])
@@ -83,21 +85,15 @@ def check_kinds(media: Sequence[Image], recipe: MediaRecipe) -> None:
             )
 
 
-def _placeholder(recipe: MediaRecipe, image: Image) -> str:
-    """Return what a chat template writes for it."""
-    if image.kind == "video" and recipe.video is not None:
-        return recipe.video.placeholder
-    return recipe.placeholder
-
-
-def _without_marks(text: str, recipe: MediaRecipe) -> str:
+def _without_marks(text: str, recipes: Sequence[MediaRecipe]) -> str:
     """Drop what a template writes around a video, where the video's parts bring it themselves.
 
     As Qwen's own code does; transformers 5.24 would leave the marks standing twice.
     """
-    if recipe.video is None or not recipe.video.marked:
-        return text
-    return text.replace(recipe.video.marked, recipe.video.placeholder)
+    for recipe in recipes:
+        if recipe.video is not None and recipe.video.marked:
+            text = text.replace(recipe.video.marked, recipe.video.placeholder)
+    return text
 
 
 def _plural(kind: str) -> str:

@@ -20,7 +20,8 @@ class TemplateParts(msgspec.Struct, frozen=True, array_like=True):
     bos_token: str
     eos_token: str
     control_tokens: tuple[str, ...]
-    image: str = ""  # what the template writes for an image; "": the model takes none
+    # Kind (image, video, audio) and what the template writes for one; (): the model takes texts
+    media: tuple[tuple[str, str], ...] = ()
 
     @property
     def size(self) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -42,7 +42,6 @@ Guard = Callable[[str], str]
 _NO_PARAMETERS = '{"type": "object", "properties": {}}'
 _PROBE = "How far away is the Moon?"
 _PROBE_TEXT = Message("user", _PROBE)
-_PROBE_IMAGE = Message("user", (_PROBE, Image(b"")))
 _CALLED = "measure_the_distance"
 _PROBE_CALL = (
     _PROBE_TEXT,
@@ -60,10 +59,10 @@ class ContentForm:
     list; some of them take nothing else, and others only texts. Each form is tried out.
     """
 
-    image: str = ""  # stands for an image or a sound in a text
+    # What stands for an image, a video or an audio in a text, by kind
+    media: Mapping[str, str] = field(default_factory=dict[str, str])
     lists_only: bool = False  # texts, too, come as lists of parts
     texts_only: bool = False  # images come as what stands for them, between the texts
-    kind: str = "image"  # or "audio": of the parts that are no texts
     calls: CallForm | None = None  # how calls are written into the text; None: the template does
     # A message that only calls has an empty text, and not none; None: not tried out yet.
     empty_text: bool | None = None
@@ -77,31 +76,30 @@ class ContentForm:
         if isinstance(content, str):
             return [_text(guard(content))] if self.lists_only else guard(content)
         if self.texts_only:
-            parts = (guard(part) if isinstance(part, str) else self.image for part in content)
+            parts = (guard(x) if isinstance(x, str) else self.media[x.kind] for x in content)
             return "\n".join(parts)
         # Some templates look for a part's type, and some for a key of that name.
         return [
-            _text(guard(part)) if isinstance(part, str) else self._place(part.kind)
-            for part in content
+            _text(guard(part)) if isinstance(part, str) else _place(part.kind) for part in content
         ]
 
-    def _place(self, kind: str) -> dict[str, str]:
-        kind = "video" if kind == "video" else self.kind
-        return {"type": kind} | ({} if kind == "image" else {kind: ""})
+
+def _place(kind: str) -> dict[str, str]:
+    return {"type": kind} | ({} if kind == "image" else {kind: ""})
 
 
 _TEXTS = ContentForm()
 
 
-def _tried_form(image: str, rendered: _Rendered) -> ContentForm:
+def _tried_form(media: Mapping[str, str], rendered: _Rendered) -> ContentForm:
     """Return the form that a template takes. rendered: its text for a chat in a form; "": it
     refuses that."""
-    as_text = rendered((_PROBE_TEXT,), ContentForm(image))
-    for kind in ("image", "audio"):
-        as_list = rendered((_PROBE_IMAGE,), ContentForm(image, kind=kind))
-        if _PROBE in as_list and as_list.count(image) == 1 + as_text.count(image):
-            return ContentForm(image, lists_only=_PROBE not in as_text, kind=kind)
-    return ContentForm(image, texts_only=True)
+    form, (kind, written) = ContentForm(media), next(iter(media.items()))
+    as_text = rendered((_PROBE_TEXT,), form)
+    as_list = rendered((Message("user", (_PROBE, Image(b"", kind=kind))),), form)
+    if _PROBE in as_list and as_list.count(written) == 1 + as_text.count(written):
+        return replace(form, lists_only=_PROBE not in as_text)
+    return replace(form, texts_only=True)
 
 
 def _tried_without_text(form: ContentForm, rendered: _Rendered) -> ContentForm:
@@ -228,7 +226,7 @@ class KnownTemplate:
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
-        form = _tried_form(parts.image, self._probe) if parts.image else _TEXTS
+        form = _tried_form(dict(parts.media), self._probe) if parts.media else _TEXTS
         writes = "tool_calls" in parts.source or not takes_tools(parts.source)
         calls = None if writes else form_by_words(parts.source, parts.control_tokens)
         self._form = replace(form, calls=calls)

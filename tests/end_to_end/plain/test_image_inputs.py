@@ -17,8 +17,8 @@ import sax
 from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.seeing_model import CASE, seeing_model
-from tests.model_server.models.media.media_cases import images_of, load_media, prepared_of
-from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
+from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
+from tests.model_server.models.media.media_runs import WholePrompts, seen
 
 VISION = "/sax/test/vision"
 TOKENS = 4
@@ -66,8 +66,8 @@ def chat(cell: Cell, *order: int) -> list[int]:
 def whole_answer(ids: list[int], *order: int) -> list[int]:
     """The whole model's answer to these tokens and images."""
     decoder, encoder, recipe = load_media(CASE)
-    media = recipe_of(recipe)
-    files = [prepared_of(media, images_of(CASE)[number]) for number in order]
+    media = recipe.media
+    files = parts_of(media, CASE, order)
     model = WholePrompts(decoder, media, seen(encoder, media, files), files, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):

@@ -18,7 +18,7 @@ from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.hearing_model import CASE, VOXTRAL, hearing_model
 from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
-from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
+from tests.model_server.models.media.media_runs import WholePrompts, seen
 from tests.tools.golden.media.sounds import SOFT
 
 AUDIO = "/sax/test/audio"
@@ -68,7 +68,7 @@ def chat(cell: Cell, asked: list[dict[str, Any]], model: str = AUDIO) -> list[in
 def whole_answer(ids: list[int], *order: int, case: str = CASE) -> list[int]:
     """What the whole model answers to these tokens and sounds."""
     decoder, encoder, recipe = load_media(case)
-    media = recipe_of(recipe)
+    media = recipe.media
     files = parts_of(media, case, order)
     assert ids.count(SOFT) == sum(each.rows for each in files)
     model = WholePrompts(decoder, media, seen(encoder, media, files), files, len(ids) + TOKENS)

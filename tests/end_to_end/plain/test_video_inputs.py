@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_server.models.media.media_recipe import DecodedVideo, PreparedMedia
+from model_server.loading.images.prepared import PreparedImage, with_digest
+from model_server.models.media.media_recipe import DecodedVideo
 from model_server.sharing.videos.worker import prepared
 from tests.end_to_end.cell import Cell
 from tests.model_server.loading.media.image_folder import folder_of
 from tests.model_server.models.media.media_cases import load_media
-from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
+from tests.model_server.models.media.media_runs import WholePrompts, places_in, recipe_of, seen
 from tests.model_server.video_files import video_file
 from tests.tools.golden.media.qwen import END, START, TOKEN, VIDEO
 
@@ -80,9 +81,8 @@ def post(cell: Cell, case: str, path: str, **body: Any) -> Any:
 def whole_answer(case: str, ids: list[int]) -> list[int]:
     """What the whole model answers to these tokens and the video."""
     decoder, encoder, recipe = load_media(case)
-    media = recipe_of(recipe)
-    parts = prepared_parts(case)
-    assert sum(each in media.tokens for each in ids) == sum(part.rows for part in parts)
+    media, parts = recipe.media, prepared_parts(case)
+    assert places_in(media, np.asarray(ids)).sum() == sum(part.rows for part in parts)
     model = WholePrompts(decoder, media, seen(encoder, media, parts), parts, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):
@@ -90,12 +90,13 @@ def whole_answer(case: str, ids: list[int]) -> list[int]:
     return made[len(ids) :]
 
 
-def prepared_parts(case: str) -> list[PreparedMedia]:
+def prepared_parts(case: str) -> list[PreparedImage]:
     recipe = recipe_of(load_media(case)[2]).video
     assert recipe is not None
     found = prepared(file_of(), recipe.form)
     frames = np.frombuffer(found.frames, np.uint8).reshape(-1, found.height, found.width, 3)
-    return [*recipe.prepare(DecodedVideo(frames, found.indices, found.rate, found.total)).parts]
+    video = DecodedVideo(frames, found.indices, found.rate, found.total)
+    return [with_digest(part, "") for part in recipe.prepare(video).parts]
 
 
 def test_a_chat_about_a_video_is_the_whole_models(cell: Cell, case: str, tmp_path: Path) -> None:

@@ -235,7 +235,9 @@ class FakeRunner:
         batch = op.batch
         assert self.limits.media is not None, "its limits allow no images"
         given = pack_batch(batch, self.limits.media)
-        assert given.pieces.shape[:2] in self.limits.media.batches, "only these are compiled"
+        assert batch.shape(self.limits.media) in self.limits.media.batches, (
+            "only these are compiled"
+        )
         for pieces, rows in zip(given.pieces, given.rows, strict=True):
             for piece, row in zip(pieces.tolist(), rows.tolist(), strict=True):
                 if row < self.limits.media.rows:

@@ -43,6 +43,7 @@ from model_server.engine.types import (
 )
 from sax.errors import SaxError
 from tests.model_server.engine.fake_drafts import FakeDrafts, masks_of_rows
+from tests.model_server.engine.media.fake_images import ENCODER
 
 GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
@@ -158,7 +159,7 @@ class _Teller:
             yield f"step {_step_text(step)}"
         if self.limits.media is not None and (op := self.scheduler.op()) is not None:
             assert isinstance(op, Encode)
-            yield f"encode {_text(op.batch)}"
+            yield f"encode {_text((op.batch.size, op.batch.parts))}"  # by the only encoder
         for step, result in before:
             updates = self.scheduler.commit(step, result)
             for update in updates:
@@ -382,8 +383,9 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
         # A chunk of recurrent layers ends where a block does, so that it cannot hold every image.
         together = window != "recurrent" and rng.random() < 0.4
         sizes["media"] = MediaLimits(
-            **{"rows": rng.choice([8, 12]), "pieces": (4, 8), "piece": 1, "columns": 1},
-            **{"per_row": 1, "width": 1, "bidirectional": together},
+            rows=rng.choice([8, 12]),
+            width=1,
+            encoders=(msgspec.structs.replace(ENCODER, bidirectional=together),),
             triples=not together and rng.random() < 0.3,
         )
     return sizes

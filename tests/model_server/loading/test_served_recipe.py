@@ -41,7 +41,7 @@ def test_elsewhere_it_is_served_for_text_alone_and_its_note_says_why(
     proxied: bool, overrides: dict[str, str], says: str
 ) -> None:
     made = with_usable_media(recipe_of(**overrides), overrides, proxied=proxied)
-    assert (made.media, made.media_rows) == (None, None)
+    assert (made.media, made.media_rows) == ((), None)
     assert says in made.note
     asked = overrides | {"IMAGES": "true"}
     with pytest.raises(InvalidRequest, match=f"IMAGES is true, but .*{says}"):
@@ -52,15 +52,14 @@ def test_elsewhere_it_is_served_for_text_alone_and_its_note_says_why(
 def test_each_kind_has_an_override_that_leaves_it_out(
     config: Mapping[str, Any], own: str, other: str
 ) -> None:
-    def media_of(**overrides: str) -> MediaRecipe | None:
+    def media_of(**overrides: str) -> tuple[MediaRecipe, ...]:
         made = make_recipe("auto", config, overrides)
         assert isinstance(made, Recipe)
         return made.media
 
-    assert media_of(**{own: "false"}) is None
+    assert media_of(**{own: "false"}) == ()
     for values in ({}, {own: "true"}, {other: "false"}):
-        media = media_of(**values)
-        assert media is not None
+        (media,) = media_of(**values)
         assert media.override == own
     with pytest.raises(InvalidRequest, match=f"{other} is true, but this model has no encoder of"):
         media_of(**{other: "true"})
@@ -82,4 +81,4 @@ def test_a_draft_model_is_planned_for_text_alone() -> None:
     blind = DRAFT | {"IMAGES": "false"}
     made = drafted(recipe_of(**blind), blind, CONFIG, None)
     assert made.draft is not None
-    assert made.draft.recipe.media is None
+    assert made.draft.recipe.media == ()

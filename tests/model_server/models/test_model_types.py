@@ -72,8 +72,9 @@ def test_all_types_and_families_are_tried() -> None:
         "qwen3_vl_moe",
         "voxtral",
     }
+    others |= {"qwen2_5_omni", "qwen2_5_omni_thinker", "qwen3_omni_moe", "qwen3_omni_moe_thinker"}
     # Heads of the other configs are too small for the usual sections of these.
-    others |= {"qwen2_vl_text", "qwen2_5_vl_text"}
+    others |= {"qwen2_vl_text", "qwen2_5_omni_text", "qwen2_5_vl_text"}
     # Sizes that transformers fills in where a file has none, and with which it runs nothing either.
     others |= {"deepseek_v2", "dots1", "gemma3n_text"}
     # The usual config has no indexer, without which the reference does not run either.

@@ -125,8 +125,8 @@ def test_calls_are_in_the_text_where_a_template_takes_tools_and_writes_no_calls(
 
 def test_a_template_for_tools_is_used_with_tools_and_with_calls() -> None:
     template = ChatTemplate("plain", for_tools="{{ tools | length }} {{ messages[0].tool_calls }}")
-    assert template.with_images("<image>").replaced("other").render([ASK]) == "other"
-    for made in (template, template.with_images("<image>")):
+    assert template.with_media(image="<image>").replaced("other").render([ASK]) == "other"
+    for made in (template, template.with_media(image="<image>")):
         assert made.render([ASK]) == "plain"
         assert made.render([ASK], WITH_TOOLS).startswith("1")
         assert "get_weather" in made.render([CALLED], WITH_TOOLS)

@@ -17,6 +17,7 @@ from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import settings_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.pixtral import mistral3
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
@@ -50,7 +51,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=_rope(keys, shape.head_dim),
     )
-    return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))
+    return replace(recipe, media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values)))
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:

@@ -23,6 +23,7 @@ from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
 from model_server.models.layers.routing import Router, SigmoidChoice, checked_count
 from model_server.models.media import llama4_vision_encoder
+from model_server.models.media.media_recipe import encoders
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Portion, Tensor, Transposed
 from model_server.models.weights.weight import WeightForm
@@ -155,7 +156,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         layer=layer,
         windows=[kind.chunk for kind in kinds],
     )
-    return replace(recipe, media=llama4_vision_encoder.llama4_vision(keys, recipe.embed))
+    return replace(recipe, media=encoders(llama4_vision_encoder.llama4_vision(keys, recipe.embed)))
 
 
 def _dense_ffw(keys: ConfigKeys, width: str) -> Any:

@@ -28,6 +28,7 @@ from model_server.models.families.sigmoid_experts import (
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.pixtral import mistral3
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
@@ -65,7 +66,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         routed_ffw(keys, _choice(keys), names=RoutedNames(bias=None, together=True)),
         rope=_rope(keys),
     )
-    return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))
+    return replace(recipe, media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values)))
 
 
 def _choice(keys: ConfigKeys) -> GroupedSoftmaxChoice:

@@ -48,6 +48,7 @@ from model_server.models.layers.layers import LayerNorm, run_layer, sum_and_norm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.pixtral import mistral3
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.sharding import split_heads
@@ -303,7 +304,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         recipe,
         cache=cache,
         choosers=choosers_of(chooses),
-        media=mistral3.mistral3_vision(keys, recipe.embed, values, interleaved=True),
+        media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values, interleaved=True)),
         own_head=None,
     )
 

@@ -46,7 +46,7 @@ _VISION_DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    return recipe_of(ConfigKeys(config, KEYS, DEFAULTS), values, _tower, _KIND)
+    return recipe_of(ConfigKeys(config, KEYS, DEFAULTS), values, tower, _KIND)
 
 
 def _vision_keys(keys: ConfigKeys) -> ConfigKeys:
@@ -60,7 +60,8 @@ def _timing(keys: ConfigKeys) -> Timing:
 _KIND = replace(QWEN2, timing=_timing)
 
 
-def _tower(keys: ConfigKeys) -> TowerShape:
+def tower(keys: ConfigKeys) -> TowerShape:
+    """Return the tower of a vision_config. Raises CheckpointError."""
     keys = _vision_keys(keys)
     sizes = sizes_of(keys, keys.whole("hidden_size"))
     pixels = sizes["patch"][2] * sizes["merge"]  # of a vector's side

@@ -15,6 +15,7 @@ from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.qwen2 import WINDOWS, layer_shapes, qwen2_attention
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.qwen.tower import MergerNames, TowerShape
 from model_server.models.media.qwen.tower_keys import layer_norm, plain_ffw, sizes_of, vision_keys
 from model_server.models.media.qwen.vision_encoder import (
@@ -63,7 +64,7 @@ def recipe_of(
         rope=triple_rope(keys, shapes[0].head_dim, (16, 24, 24), base=1e6, in_turn=False),
         attention=qwen2_attention,
     )
-    return replace(recipe, media=qwen_vision(keys, values, tower, kind, recipe.embed))
+    return replace(recipe, media=encoders(qwen_vision(keys, values, tower, kind, recipe.embed)))
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:

@@ -17,13 +17,21 @@ from model_server.models.families.qwen3 import normed_attention
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
-from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.learned_tower import learned_tower
-from model_server.models.media.qwen.vision_encoder import OUTER, QWEN3, TOKENS, qwen_vision
+from model_server.models.media.media_recipe import MediaRecipe, encoders
+from model_server.models.media.qwen.tower import MergerNames, TowerShape
+from model_server.models.media.qwen.tower_keys import learned_tower
+from model_server.models.media.qwen.vision_encoder import (
+    OUTER,
+    QWEN3,
+    TOKENS,
+    QwenKind,
+    qwen_vision,
+)
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
 
 KEYS = KnownKeys("qwen3_vl", (*DECODER, *OUTER, "attention_bias"), {**DECODER_OFF, **TOKENS})
+_MERGER = MergerNames()
 DEFAULTS = {"head_dim": 128, "max_position_embeddings": 128000}
 
 
@@ -37,16 +45,27 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         rope=rope(keys, shape.head_dim),
         attention=normed_attention(keys),
     )
-    return replace(recipe, media=vision(keys, values, recipe.embed))
+    return replace(recipe, media=encoders(vision(keys, values, recipe.embed)))
 
 
-def rope(keys: ConfigKeys, head_dim: int) -> Rope:
-    return triple_rope(keys, head_dim, (24, 20, 20), base=5e5, in_turn=True)
+def rope(keys: ConfigKeys, head_dim: int, base: float = 5e5) -> Rope:
+    """base: of the frequencies, if the config gives none."""
+    return triple_rope(keys, head_dim, (24, 20, 20), base=base, in_turn=True)
 
 
-def vision(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> MediaRecipe | None:
+def vision(
+    keys: ConfigKeys,
+    values: Mapping[str, Any],
+    embed: int,
+    kind: QwenKind = QWEN3,
+    merger: MergerNames = _MERGER,
+) -> MediaRecipe | None:
     """Return the recipe of the vision encoder. Raises CheckpointError, InvalidRequest."""
-    made = qwen_vision(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), QWEN3, embed)
+
+    def tower(keys: ConfigKeys) -> TowerShape:
+        return replace(learned_tower(keys, (8, 16, 24)), merger=merger)
+
+    made = qwen_vision(keys, values, tower, kind, embed)
     layers = keys.whole("num_hidden_layers")
     if made is not None and made.levels > layers:
         raise CheckpointError(

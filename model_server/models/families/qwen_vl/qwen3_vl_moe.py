@@ -13,9 +13,10 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.qwen3_moe import layer_of, routed_ffw, sparse_layers
+from model_server.models.families.qwen3_moe import BuildFfw, layer_of, routed_ffw, sparse_layers
 from model_server.models.families.qwen_vl.qwen3_vl import rope, vision
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.qwen.vision_encoder import OUTER, TOKENS
 from model_server.models.recipe import Family, Recipe, serving
 
@@ -48,17 +49,25 @@ _DEFAULTS = {
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     keys.only("norm_topk_prob", True)
-    shape, sparse = attention_shape(keys), sparse_layers(keys)
     apart, upright = keys.flag("experts_apart"), keys.flag("experts_upright")
     routed = routed_ffw(keys, together=not apart, turned=not (apart or upright))
-    recipe = decoder_recipe(
+    recipe = text_recipe(keys, values, routed, 5e5)
+    return replace(recipe, media=encoders(vision(keys, values, recipe.embed)))
+
+
+def text_recipe(
+    keys: ConfigKeys, values: Mapping[str, Any], routed: BuildFfw, base: float
+) -> Recipe:
+    """Return the recipe without encoders. routed: builds the experts of a layer. base: as of
+    `rope`."""
+    shape, sparse = attention_shape(keys), sparse_layers(keys)
+    return decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shape=shape,
-        ropes=[rope(keys, shape.head_dim)] * len(sparse),
+        ropes=[rope(keys, shape.head_dim, base)] * len(sparse),
         layer=layer_of(keys, shape, sparse, routed),
     )
-    return replace(recipe, media=vision(keys, values, recipe.embed))
 
 
 FAMILY = Family(

@@ -26,8 +26,9 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.media.qwen.learned_tower import learned_tower
+from model_server.models.media.media_recipe import encoders
 from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.tower_keys import learned_tower
 from model_server.models.media.qwen.vision_encoder import OUTER, QWEN3, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
@@ -66,7 +67,7 @@ def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Rec
     share = keys.number("partial_rotary_factor")
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
     recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope, ffw)
-    media = qwen_vision(keys, values, _tower, _KIND, recipe.embed)
+    media = encoders(qwen_vision(keys, values, _tower, _KIND, recipe.embed))
     return replace(recipe, media=media)
 
 

@@ -57,9 +57,9 @@ from model_server.models.layers.layers import (
 )
 from model_server.models.layers.ngrams import NGrams, NGramShape, shard_names
 from model_server.models.layers.rope import Rope, Rotary
-from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.learned_tower import learned_tower
+from model_server.models.media.media_recipe import MediaRecipe, encoders
 from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.tower_keys import learned_tower
 from model_server.models.media.qwen.vision_encoder import OUTER, QWEN3, qwen_vision
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
@@ -238,7 +238,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             for at, (of, chooses) in enumerate(build.parts)
         ),
         carried=stream + ngrams,
-        media=_without_videos(media) if ngrams else media,
+        media=encoders(_without_videos(media) if ngrams else media),
         unused=("mtp.",),
     )
 

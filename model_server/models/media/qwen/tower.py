@@ -28,19 +28,10 @@ _UNSEEN = -1e30
 class PatchAttention(TowerAttention):
     """Patches see those of their own group, in groups where there are windows."""
 
-    def __init__(
-        self, embed: int, heads: int, name: str, form: WeightForm, *, window: int | None
-    ) -> None:
+    def __init__(self, shape: TowerShape, name: str, form: WeightForm, window: int | None) -> None:
         """window: patches of a group at most, which lie next to each other; None: all see all."""
-        kernel, bias = (Tensor(f"{name}.qkv.{part}") for part in ("weight", "bias"))
-        ends = [(at * embed, (at + 1) * embed) for at in range(3)]
-        q, k, v = (cut(kernel, *each, of=3 * embed) for each in ends)
-        of_q, of_k, of_v = (cut(bias, *each, of=3 * embed) for each in ends)
-        out, out_bias = dense(f"{name}.proj")
-        sources = AttentionSources(
-            q=q, k=k, v=v, out=out, biases=(of_q, of_k, of_v), out_bias=out_bias
-        )
-        super().__init__(embed, heads, sources, form)
+        sources = (_apart if shape.apart else _joined)(shape.embed, name)
+        super().__init__(shape.embed, shape.heads, sources, form)
         self.window = window
 
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
@@ -48,6 +39,23 @@ class PatchAttention(TowerAttention):
         if self.window is None:
             return attend(q, k, v, (seen >= 0).sum(1))
         return in_windows(q, k, v, seen, self.window)
+
+
+def _joined(embed: int, name: str) -> AttentionSources:
+    """Queries, keys and values come from one projection."""
+    kernel, bias = (Tensor(f"{name}.qkv.{part}") for part in ("weight", "bias"))
+    ends = [(at * embed, (at + 1) * embed) for at in range(3)]
+    q, k, v = (cut(kernel, *each, of=3 * embed) for each in ends)
+    of_q, of_k, of_v = (cut(bias, *each, of=3 * embed) for each in ends)
+    out, out_bias = dense(f"{name}.proj")
+    return AttentionSources(q=q, k=k, v=v, out=out, biases=(of_q, of_k, of_v), out_bias=out_bias)
+
+
+def _apart(embed: int, name: str) -> AttentionSources:
+    (q, of_q), (k, of_k), (v, of_v), (out, out_bias) = (
+        dense(f"{name}.{part}") for part in ("q", "k", "v", "proj")
+    )
+    return AttentionSources(q=q, k=k, v=v, out=out, biases=(of_q, of_k, of_v), out_bias=out_bias)
 
 
 def in_windows(
@@ -97,6 +105,7 @@ class MergerNames:
     norm: str = "norm"
     up: str = "linear_fc1"
     down: str = "linear_fc2"
+    deep: str = "deepstack_merger_list"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +118,7 @@ class TowerShape:
     merge: int  # patches of a side that become one vector
     theta: float  # base of the rotations by row and column
     patch_bias: bool = False
+    apart: bool = False  # queries, keys and values have matrices of their own
     side: int | None = None  # of the square of learned positions; None: there are none
     window: int | None = None  # vectors of a window's side; None: no windows
     whole: tuple[int, ...] = ()  # layers without windows
@@ -123,7 +133,7 @@ def _layer(shape: TowerShape, index: int, name: str, form: WeightForm) -> TowerL
     most = (shape.window * shape.merge) ** 2 if windowed and shape.window else None
     return TowerLayer(
         shape.norm(shape.embed, f"{name}.norm1"),
-        PatchAttention(shape.embed, shape.heads, f"{name}.attn", form, window=most),
+        PatchAttention(shape, f"{name}.attn", form, most),
         shape.norm(shape.embed, f"{name}.norm2"),
         shape.ffw(f"{name}.mlp", form),
     )
@@ -187,7 +197,7 @@ class QwenTower(nnx.Module):
             [_layer(shape, at, f"{name}.blocks.{at}", form) for at in range(shape.layers)]
         )
         self.merger = PatchMerger(shape, f"{name}.merger", form, late=False)
-        deep = [f"{name}.deepstack_merger_list.{at}" for at in range(len(shape.deep))]
+        deep = [f"{name}.{shape.merger.deep}.{at}" for at in range(len(shape.deep))]
         self.deep = nnx.List([PatchMerger(shape, each, form, late=True) for each in deep])
 
     def __call__(

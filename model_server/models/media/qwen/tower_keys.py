@@ -1,7 +1,10 @@
-"""Reads a vision_config: what the towers of Qwen2-VL and its successors have in common."""
+"""Reads a vision_config: what the towers of Qwen2-VL and its successors have in common, and the
+tower of Qwen3-VL and Qwen3.5, whose positions are also learned, on a square that is stretched.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,16 +15,18 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import Harmless, KnownKeys, ignored, one_of
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import LayerNorm, activation_of
+from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
 SIZES = ("depth", "hidden_act", "hidden_size", "num_heads", "patch_size", "rope_parameters")
 SIZES += ("spatial_merge_size", "temporal_patch_size")
-# Images have three colours; the rest is read for videos, and a patch's size once more.
+# Images have three colours; the rest is read for videos, or for training, and sizes once more.
 HARMLESS: Harmless = {
     "in_channels": one_of(3),
     "in_chans": one_of(3),
-    **ignored("spatial_patch_size", "tokens_per_second"),
+    "apply_vit_abs_pos_embed": one_of(True),
+    **ignored("embed_dim", "image_size", "init_std", "spatial_patch_size", "tokens_per_second"),
 }
 EPSILON = 1e-6  # of every norm
 _BASE = 10000.0  # of rotations by row and column
@@ -103,3 +108,40 @@ def plain_ffw(
         )
 
     return build
+
+
+_LEARNED_READ = ("deepstack_visual_indexes", "intermediate_size", "num_position_embeddings")
+_LEARNED_READ += ("out_hidden_size",)
+_LEARNED = {
+    "depth": 27,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "num_position_embeddings": 2304,
+    "out_hidden_size": 3584,
+    "patch_size": 16,
+}
+
+
+def learned_tower(keys: ConfigKeys, deep: tuple[int, ...]) -> TowerShape:
+    """Return the tower; deep: layers that feed the language model, if the config says nothing.
+
+    Raises CheckpointError.
+    """
+    keys = vision_keys(keys, _LEARNED_READ, _LEARNED)
+    embed, count = keys.whole("hidden_size"), keys.whole("num_position_embeddings")
+    side = math.isqrt(count)
+    if side**2 != count:
+        raise CheckpointError(
+            f"vision_config has num_position_embeddings = {count}; they must form a square"
+        )
+    return TowerShape(
+        **sizes_of(keys, embed),
+        out=keys.whole("out_hidden_size"),
+        patch_bias=True,
+        side=side,
+        deep=whole_numbers(keys, "deepstack_visual_indexes", deep),
+        norm=layer_norm,
+        ffw=plain_ffw(keys, embed, keys.whole("intermediate_size"), "linear_fc1", "linear_fc2"),
+    )

@@ -170,6 +170,26 @@ def apart(per_second: int | None) -> Timing:
     return timed
 
 
+def evenly(per_second: int, rate: float) -> Timing:
+    """Return how parts follow each other as if so many frames of every second were taken, as the
+    Omni models count time whatever the video's rate is; what follows goes on behind the last part.
+
+    per_second: positions of a second. rate: frames a second.
+    """
+
+    def at_of(part: int, frames: int) -> int:
+        return int(np.float32(part) * np.float32(frames / rate) * np.float32(per_second))
+
+    def timed(part: PreparedMedia, video: DecodedVideo, group: list[int], at: int) -> PreparedMedia:
+        if at:
+            return part._replace(frame=at_of(at, len(group)))
+        assert part.grid is not None, "frames have one"
+        last = at_of(-(-len(video.frames) // len(group)) - 1, len(group))
+        return part._replace(lasts=max(*part.grid[1:], last + 1))
+
+    return timed
+
+
 def told(part: PreparedMedia, video: DecodedVideo, group: list[int], at: int) -> PreparedMedia:
     """Return a part with a text that tells its time, the mean of its first and last frame."""
     first, last = (video.indices[number] / video.rate for number in (group[0], group[-1]))
@@ -187,6 +207,7 @@ class QwenKind:
     together: bool = False  # bounds of a video count the pixels of all frames
     share: int = 128_000  # tokens by which frames are bounded if the file asks for it
     tokens: tuple[int, int] = _TOKEN_IDS  # of images and videos, if config.json does not say
+    texts: tuple[str, str] = (_TOKEN, _VIDEO_TOKEN)  # of the same tokens
 
 
 _SQUARE_2, _SQUARE_3 = 28 * 28, 32 * 32  # pixels of a vector
@@ -225,13 +246,13 @@ def qwen_vision(
             f"vision_config makes vectors of {shape.out} numbers; those of the language model have "
             f"{embed}"
         )
-    grid, form = _images(keys, values, shape, kind.image)
+    grid, form = _images(keys, values, shape, kind)
     return MediaRecipe(
         kind="image",
         build=lambda weights: QwenTower(shape, weights),
         form=form,
         prepare=grid,
-        placeholder=_TOKEN,
+        placeholder=grid.token,
         token=keys.whole("image_token_id", kind.tokens[0], least=0),
         piece=grid.numbers,
         columns=4,
@@ -281,8 +302,8 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
     scales = replace(grid, scales=read.scales(0.5, 0.5))
     return VideoRecipe(
         form=form,
-        prepare=lambda video: scales.video(video, timing, _VIDEO_TOKEN),
-        placeholder=_VIDEO_TOKEN,
+        prepare=lambda video: scales.video(video, timing, kind.texts[1]),
+        placeholder=kind.texts[1],
         marked=f"{_START}{_VIDEO_TOKEN}{_END}" if timing is told else "",
         token=keys.whole("video_token_id", kind.tokens[1], least=0),
     )
@@ -295,10 +316,10 @@ def _same(shape: TowerShape) -> dict[str, int]:
 
 
 def _images(
-    keys: ConfigKeys, values: Mapping[str, Any], shape: TowerShape, usual: Mapping[str, Any]
+    keys: ConfigKeys, values: Mapping[str, Any], shape: TowerShape, kind: QwenKind
 ) -> tuple[PatchGrid, MultiplesForm]:
     """Return how images are cut and resized. Raises CheckpointError, InvalidRequest."""
-    given = {**usual, **_without_nulls(keys.get(PREPROCESSOR, {}))}
+    given = {**kind.image, **_without_nulls(keys.get(PREPROCESSOR, {}))}
     same = _same(shape)
     read = ImageProcessor(given, "Qwen2VL", (*same, "min_pixels", "max_pixels", "size"))
     read.equal(same, "vision_config's")
@@ -312,7 +333,7 @@ def _images(
         frames=frames,
         scales=read.scales(0.5, 0.5),
         most=most // patch**2,
-        token=_TOKEN,
+        token=kind.texts[0],
         window=shape.window,
     )
     return grid, MultiplesForm(factor, min(least, most), most, read.resample(BICUBIC))

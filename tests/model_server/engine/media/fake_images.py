@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.request import EngineRequest
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 
 IMAGE = 90  # the id that a tokenizer writes in the place of each vector
-MEDIA = MediaLimits(rows=16, pieces=(4, 8), piece=1, columns=1, per_row=1, width=1)
+ENCODER = EncoderLimits(kind="image", pieces=(4, 8), piece=1, columns=1, per_row=1)
+MEDIA = MediaLimits(rows=16, width=1, encoders=(ENCODER,))
 
 
 def limits(media: MediaLimits = MEDIA, **changes: Any) -> EngineLimits:
@@ -31,15 +32,16 @@ def limits(media: MediaLimits = MEDIA, **changes: Any) -> EngineLimits:
     return EngineLimits(**(sizes | {"media": media} | changes))
 
 
-def image(values: Sequence[int], *runs: tuple[int, int]) -> MediaSpan:
-    """An image whose vectors stand for these tokens."""
+def image(values: Sequence[int], *runs: tuple[int, int], encoder: int = 0) -> MediaSpan:
+    """An image whose vectors stand for these tokens. encoder: number of the one that takes it."""
     pieces = np.asarray(values, "<f4").tobytes()
     return MediaSpan(
-        digest=blake2b(pieces, digest_size=16).digest(),
+        digest=blake2b(pieces, digest_size=16, salt=bytes([encoder])).digest(),
         runs=runs,
         count=len(values),
         pieces=pieces,
         places=np.zeros(len(values), "<i4").tobytes(),
+        encoder=encoder,
     )
 
 

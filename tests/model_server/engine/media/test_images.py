@@ -26,10 +26,19 @@ from model_server.engine.types import (
 from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven
-from tests.model_server.engine.media.fake_images import MEDIA, answer, limits, request, seen
+from tests.model_server.engine.media.fake_images import (
+    ENCODER,
+    MEDIA,
+    answer,
+    image,
+    limits,
+    request,
+    seen,
+)
 from tests.model_server.engine.parts import test_grammar as forced
 
-ITSELF = replace(MEDIA, bidirectional=True)
+ITSELF = replace(MEDIA, encoders=(replace(ENCODER, bidirectional=True),))
+_FALLING = replace(ENCODER, pieces=(8, 4))
 
 
 def driven_by(limits: EngineLimits) -> Driven:
@@ -63,6 +72,18 @@ def test_small_images_are_encoded_together():
     driven, (got,) = answers(limits(), asked)
     assert got == answer(asked)
     assert [len(batch.parts) for batch in driven.runner.batches] == [2]
+
+
+def test_two_encoders_write_into_one_buffer_each_in_batches_of_its_own():
+    """An image, a sound of the same numbers, which is another medium, and another image."""
+    sounds = replace(ENCODER, kind="audio", pieces=(8,))
+    both = replace(MEDIA, encoders=(ENCODER, sounds))
+    spans = (image([5, 6], (1, 3)), image([5, 6], (4, 6), encoder=1), image([7, 6], (6, 8)))
+    asked = replace(request((1, 9, 9, 2, 9, 9, 9, 9, 3)), media=spans)
+    driven, (got,) = answers(limits(both), asked)
+    assert got == answer(asked)
+    told = [(batch.encoder, batch.size, len(batch.parts)) for batch in driven.runner.batches]
+    assert told == [(0, 4, 1), (1, 8, 1), (0, 4, 1)]
 
 
 def test_a_prompt_is_computed_up_to_its_first_image_that_is_not_encoded():
@@ -213,7 +234,7 @@ def test_limits_that_could_never_hold_an_image_are_refused():
     for changes, words in (
         ({"media": replace(MEDIA, rows=7)}, "the largest needs 8"),
         ({"media": ITSELF, "token_budget": 4 + 4}, "one chunk must hold an image of 8"),
-        ({"media": replace(MEDIA, pieces=(8, 4))}, "pieces must rise"),
+        ({"media": replace(MEDIA, encoders=(_FALLING,))}, "pieces must rise"),
     ):
         with pytest.raises(ValueError, match=words):
             check_limits(limits(**changes))

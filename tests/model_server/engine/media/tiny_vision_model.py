@@ -16,7 +16,7 @@ from flax import nnx
 from model_server.engine.buckets import closed_set
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.request import EngineRequest
@@ -94,6 +94,11 @@ class ToyEncoder(nnx.Module):
         return jnp.tanh(jnp.einsum("srp,wp->srw", pairs, self.kernel[...]))
 
 
+class ToyEncoders(nnx.Module):
+    def __init__(self, width: int, form: WeightForm) -> None:
+        self.each = nnx.List([ToyEncoder(width, form)])
+
+
 class TinyVisionModel:
     """A model, its encoder and their weights."""
 
@@ -105,17 +110,22 @@ class TinyVisionModel:
         self.recipe: Recipe = replace(recipe, build=partial(_built, recipe, case))
         self.media = MediaLimits(
             rows=16,
-            pieces=(8, 16),
-            piece=PIECE,
-            columns=1,
-            per_row=PER_ROW,
             width=EMBED * (1 + case.levels),
+            encoders=(
+                EncoderLimits(
+                    kind="image",
+                    pieces=(8, 16),
+                    piece=PIECE,
+                    columns=1,
+                    per_row=PER_ROW,
+                    bidirectional=case.bidirectional,
+                ),
+            ),
             levels=case.levels,
-            bidirectional=case.bidirectional,
             triples=case.triples,
         )
         form = WeightForm(dtype=jnp.dtype("float32"), layout=layout)
-        self.encoder = blueprint(lambda: ToyEncoder(self.media.width, form))
+        self.encoder = blueprint(lambda: ToyEncoders(self.media.width, form))
         self.encoder_leaves = random_weights(self.encoder.declarations, 5, lambda _: None, layout)
 
     def limits(self, **changes: Any) -> EngineLimits:
@@ -232,7 +242,7 @@ class TinyVisionModel:
             pieces = np.frombuffer(span.pieces, "<f4").reshape(1, -1, PIECE)
             places = np.frombuffer(span.places, "<i4").reshape(1, -1, 1)
             count = jnp.asarray([span.count])
-            made = encoder(jnp.asarray(pieces), jnp.asarray(places), count)
+            made = encoder.each[0](jnp.asarray(pieces), jnp.asarray(places), count)
             buffer.append(np.asarray(made[0]))
             for first, end in span.runs:
                 tokens[first:end] = range(-1 - rows, -1 - rows - (end - first), -1)

@@ -31,7 +31,7 @@ from model_server.engine.types import SlotMask
 
 OPS: list[Any] = [
     Choose((SlotMask(3, b"\1\0\0\0"),)),
-    Encode(EncodeBatch(4, (EncodedPart((0, 1), 1, b"\0" * 4, b"\1" * 4),))),
+    Encode(EncodeBatch(1, 4, (EncodedPart((0, 1), 1, b"\0" * 4, b"\1" * 4),))),
     Propose((Beginning(slot=1, start=5, token=7, count=2),)),
     ReadAdapter("key", "/path"),
     WriteAdapter("key", 1),

@@ -34,7 +34,7 @@ def test_the_same_file_is_read_once_however_often_it_comes() -> None:
     count = Counting()
 
     async def read() -> None:
-        reader = ImageReader(replace(RECIPE, prepare=count))
+        reader = ImageReader([replace(RECIPE, prepare=count)])
         first, second, third = await reader.read([A, A, B])
         (again,) = await reader.read([A])
         assert first is second is again
@@ -47,7 +47,7 @@ def test_the_same_file_is_read_once_however_often_it_comes() -> None:
 
 def test_two_owners_share_neither_an_image_nor_its_digest() -> None:
     async def read() -> None:
-        reader = ImageReader(RECIPE)
+        reader = ImageReader([RECIPE])
         ((mine,),), ((yours,),) = await reader.read([A], "me"), await reader.read([A], "you")
         assert mine.pieces == yours.pieces
         assert mine.digest != yours.digest
@@ -59,7 +59,7 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
     count = Counting()
 
     async def read() -> None:
-        reader = ImageReader(replace(RECIPE, prepare=count), kept=SIZE)
+        reader = ImageReader([replace(RECIPE, prepare=count)], kept=SIZE)
         for image in (A, B, B, A):
             await reader.read([image])
 
@@ -69,7 +69,7 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
 
 def test_images_that_live_are_bounded_and_the_cache_gives_way() -> None:
     async def read() -> None:
-        reader = ImageReader(RECIPE, living=SIZE)
+        reader = ImageReader([RECIPE], living=SIZE)
         held = await reader.read([A])
         with pytest.raises(QueueFull, match="MiB of images wait"):
             await reader.read([B])
@@ -100,7 +100,7 @@ def file_of(samples: np.ndarray, rate: int = 16_000) -> bytes:
 
 def test_samples_come_as_they_are_and_a_file_is_read_once() -> None:
     async def read() -> None:
-        reader = ImageReader(HEARING)
+        reader = ImageReader([HEARING])
         sound = Sound(file_of(SAMPLES), "a")
         first, second = await reader.read([sound, sound])
         assert first is second
@@ -116,7 +116,7 @@ def windows(samples: np.ndarray) -> PreparedMedia:
 
 def test_windows_of_a_sound_are_images_of_their_own_and_count_together() -> None:
     async def read() -> None:
-        reader = ImageReader(replace(HEARING, prepare=windows))
+        reader = ImageReader([replace(HEARING, prepare=windows)])
         (parts,) = await reader.read([Sound(file_of(SAMPLES), "a")])
         found = [np.frombuffer(part.pieces, "<f4") for part in parts]
         np.testing.assert_array_equal(found, SAMPLES.reshape(2, -1))
@@ -135,6 +135,6 @@ def test_windows_of_a_sound_are_images_of_their_own_and_count_together() -> None
 )
 def test_a_sound_that_cannot_be_read_is_refused_by_its_name(data: bytes, text: str) -> None:
     with pytest.raises(InvalidRequest, match="a: the sound") as caught:
-        asyncio.run(ImageReader(HEARING).read([Sound(data, "a")]))
+        asyncio.run(ImageReader([HEARING]).read([Sound(data, "a")]))
     assert text in caught.value.text
     assert caught.value.param == "a"

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from msgspec import structs
 
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Runner
 from model_server.engine.types import Sampling
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.loading.images.prepared import PreparedImage
+from model_server.models.media.media_recipe import MediaRecipe
 from model_server.serving.chats.placeholders import places_of, triples_of
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
     load_media,
     parts_of,
 )
-from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
+from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 TOKENS = 5  # of an answer
@@ -36,15 +35,15 @@ class Answered(NamedTuple):
 
 
 def request_of(
-    name: str, recipe: MediaRecipe, order: Sequence[int] | None = None, **fields: Any
+    name: str, media: Sequence[MediaRecipe], order: Sequence[int] | None = None, **fields: Any
 ) -> EngineRequest:
     """The golden prompt; order: of its images, None: as they are."""
     prompt = golden_media_of(name)["prompt"]
-    spans, places = list[MediaSpan](), np.flatnonzero(np.isin(prompt, [*recipe.tokens]))
-    seen = parts_of(recipe, name, order)
+    spans, places = list[MediaSpan](), np.flatnonzero(places_in(media, prompt))
+    seen = parts_of(media, name, order)
     for made in seen:
         mine, places = places[: made.rows], places[made.rows :]
-        spans.append(structs.replace(span_of(made, 0), runs=_runs(mine)))
+        spans.append(span_of(made, _runs(mine)))
     return EngineRequest(
         prompt=tuple(map(int, prompt)),
         sampling=GREEDY,
@@ -52,7 +51,7 @@ def request_of(
         stop_ids=frozenset(),
         score_from=spans[-1].end + 1,  # behind the last image and the token that ends it
         media=tuple(spans),
-        **_positions(recipe, prompt, seen),
+        **_positions(media, prompt, seen),
         **fields,
     )
 
@@ -64,27 +63,19 @@ def _runs(places: np.ndarray) -> tuple[tuple[int, int], ...]:
 
 
 def _positions(
-    recipe: MediaRecipe, prompt: np.ndarray, images: Sequence[PreparedMedia]
+    media: Sequence[MediaRecipe], prompt: np.ndarray, images: Sequence[PreparedImage]
 ) -> dict[str, Any]:
     """Positions of the tokens, if they are triples."""
-    if not recipe.triples:
+    if not any(recipe.triples for recipe in media):
         return {}
-    places = places_of(list(prompt), recipe.tokens, [image.rows for image in images])
-    made, following = triples_of(
-        len(prompt), places, [(image.grid, image.frame) for image in images]
-    )
+    tokens = frozenset[int]().union(*(recipe.tokens for recipe in media))
+    places = places_of(list(prompt), tokens, [image.rows for image in images])
+    made, following = triples_of(len(prompt), places, images)
     return {"positions": made.astype("<i4").tobytes(), "shift": following - len(prompt)}
 
 
-def span_of(made: PreparedMedia, first: int) -> MediaSpan:
-    pieces, places = made.pieces.astype("<f4").tobytes(), made.places.astype("<i4").tobytes()
-    return MediaSpan(
-        digest=blake2b(pieces + places, digest_size=32).digest(),
-        runs=((first, first + made.rows),),
-        count=len(made.pieces),
-        pieces=pieces,
-        places=places,
-    )
+def span_of(made: PreparedImage, runs: tuple[tuple[int, int], ...]) -> MediaSpan:
+    return MediaSpan(made.digest, runs, made.count, made.pieces, made.places, made.encoder)
 
 
 def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
@@ -115,7 +106,7 @@ def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
 
 
 class WholeAnswer(NamedTuple):
-    recipe: MediaRecipe
+    media: Sequence[MediaRecipe]
     encoder: Any
     answer: Answered
 
@@ -123,24 +114,24 @@ class WholeAnswer(NamedTuple):
 def whole_of(name: str) -> WholeAnswer:
     """The whole model's answer: scores of the reference's logits, then the likeliest tokens."""
     decoder, encoder, whole = load_media(name)
-    recipe = recipe_of(whole)
-    images = parts_of(recipe, name)
+    media = whole.media
+    images = parts_of(media, name)
     golden = golden_media_of(name)
     prompt, first = (
         golden["prompt"],
-        int(np.flatnonzero(np.isin(golden["prompt"], [*recipe.tokens]))[-1]) + 2,
+        int(np.flatnonzero(places_in(media, golden["prompt"]))[-1]) + 2,
     )
     logs = np.asarray(jax.nn.log_softmax(golden["logits"]))
     scores = [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
     tokens, logprobs = list[int](), list[float]()
-    rows = seen(encoder, recipe, images)
-    model = WholePrompts(decoder, recipe, rows, images, len(prompt) + TOKENS)
+    rows = seen(encoder, media, images)
+    model = WholePrompts(decoder, media, rows, images, len(prompt) + TOKENS)
     for _ in range(TOKENS):
         so_far = np.concatenate([prompt, np.asarray(tokens, np.int64)])
         last = np.asarray(jax.nn.log_softmax(model.logits(so_far)[-1]))
         tokens.append(int(last.argmax()))
         logprobs.append(float(last.max()))
-    return WholeAnswer(recipe, encoder, Answered(tokens, logprobs, scores))
+    return WholeAnswer(media, encoder, Answered(tokens, logprobs, scores))
 
 
 def check(found: Answered, wanted: Answered) -> None:

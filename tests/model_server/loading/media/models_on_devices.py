@@ -54,7 +54,7 @@ def answers(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, An
         recipe = make_recipe("auto", checkpoint.config, OVERRIDES)
         assert isinstance(recipe, Recipe)
         runner = _runner(recipe, checkpoint, stages, sizes)
-    assert recipe.media is not None
+    assert recipe.media
     asked = request_of(name, recipe.media)
     first, second = answered(runner, asked, asked)
     return {"first": first._asdict(), "second": second._asdict()}

@@ -28,6 +28,7 @@ PLACES = {
     "llava_pixtral": (MESH, *STAGES),
     "mistral3": (MESH, *STAGES),
     "mistral3_ministral3": STAGES,
+    "qwen2_5_omni": ("1:1x1x2", "2:1x1x1"),
     "qwen2_audio": ("1:1x1x1", MESH, *STAGES),
     "voxtral": ("1:1x1x1", MESH, *STAGES),
     "qwen3_vl": ("1:1x1x1", "1:1x1x2", "2:1x1x1"),

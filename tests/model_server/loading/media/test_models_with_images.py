@@ -36,13 +36,13 @@ def loaded_of(loader: ModelLoader, checkpoint: str, **overrides: str) -> Loaded:
 
 def test_a_loaded_model_answers_about_images_as_the_whole_one_does(tmp_path: Path) -> None:
     """Beside each other, and with images in the other order. Nothing is compiled meanwhile."""
-    recipe, encoder, wanted = whole_of(CASE)
+    media, encoder, wanted = whole_of(CASE)
     loader = make_loader(CONFIG)
     checkpoint = folder_of(tmp_path)
     loaded = loaded_of(loader, checkpoint, MEDIA_ROWS="8")
     before = loader.compiles_while_serving()
-    asked = request_of(CASE, recipe)
-    turned = request_of(CASE, recipe, (1, 0))
+    asked = request_of(CASE, media)
+    turned = request_of(CASE, media, (1, 0))
     found, again, other = answered(loaded.runner, asked, asked, turned)
     assert loader.compiles_while_serving() == before
     check(found, wanted)

@@ -1,7 +1,7 @@
 """Models with image input in an engine: prompts in chunks, answers token by token.
 
 Of Mistral 3 tokens of an image are in rows, of Llama 4 in tiles, of Qwen's they have positions of
-three numbers. Gemma 3 is in test_models_with_images.py.
+three numbers, and the Omni models have two encoders. Gemma 3 is in test_models_with_images.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from model_server.loading.loader import make_loader
 from tests.model_server.loading.media.image_folder import folder_of
 from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
 from tests.model_server.loading.media.test_models_with_images import loaded_of
-from tests.tools.golden.media import llama4, pixtral, qwen
+from tests.tools.golden.media import llama4, omni, pixtral, qwen
 
 ROWS = {pixtral.SOFT: "[IMG]", pixtral.BREAK: "[IMG_BREAK]", pixtral.END: "[IMG_END]"}
 TILES = {
@@ -31,9 +31,29 @@ TRIPLES = {
     qwen.END: "<|vision_end|>",
     qwen.TOKEN: "<|image_pad|>",
 }
-BY_DAY = "qwen2_vl"
+MIXED = {
+    omni.BEGIN: "<|audio_bos|>",
+    omni.FINISH: "<|audio_eos|>",
+    omni.START: "<|vision_bos|>",
+    omni.END: "<|vision_eos|>",
+    omni.SOUND: "<|AUDIO|>",
+    omni.IMAGE: "<|IMAGE|>",
+    omni.VIDEO: "<|VIDEO|>",
+}
+MIXED3 = {
+    omni.BEGIN: "<|audio_start|>",
+    omni.FINISH: "<|audio_end|>",
+    omni.START: "<|vision_start|>",
+    omni.END: "<|vision_end|>",
+    omni.SOUND: "<|audio_pad|>",
+    omni.IMAGE: "<|image_pad|>",
+    omni.VIDEO: "<|video_pad|>",
+}
+BY_DAY = "qwen2_5_omni"
 CONTROL = {
-    BY_DAY: TRIPLES,
+    BY_DAY: MIXED,
+    "qwen3_omni_moe": MIXED3,
+    "qwen2_vl": TRIPLES,
     "qwen2_5_vl": TRIPLES,
     "qwen3_5": TRIPLES,
     "qwen3_vl": TRIPLES,
@@ -57,7 +77,7 @@ def test_answers_about_images_are_those_of_the_whole_model(case: str, tmp_path: 
     loader = make_loader(config)
     loaded = loaded_of(loader, folder_of(tmp_path, CONTROL[case], case))
     before = loader.compiles_while_serving()
-    asked = request_of(case, whole.recipe)
+    asked = request_of(case, whole.media)
     for found in answered(loaded.runner, asked, asked):
         check(found, whole.answer)
     assert loader.compiles_while_serving() == before

@@ -24,8 +24,14 @@ from safetensors.numpy import save_file
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.images.prepared import PreparedImage, with_digest
 from model_server.loading.weights import read_weights
-from model_server.models.media.media_recipe import DecodedVideo, MediaRecipe, PreparedMedia
+from model_server.models.media.media_recipe import (
+    DecodedVideo,
+    MediaRecipe,
+    PreparedMedia,
+    encoder_of,
+)
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
@@ -63,13 +69,27 @@ def golden_media_of(name: str) -> dict[str, np.ndarray]:
     return dict(np.load(MEDIA / name / "golden.npz"))
 
 
+_KINDS = {"image": "image", "sound": "audio", "video": "video"}
+
+
+def kinds_of(name: str) -> list[str]:
+    """The kind of each medium in the prompt: image, audio, video."""
+    return [_KINDS[key.partition("_")[0]] for key in _keys(name)]
+
+
 def images_of(name: str) -> list[np.ndarray]:
     """u8[h, w, 3] each, as they are sent; of sounds f32[n], samples at 16 kHz; of videos all
-    frames, u8[T, h, w, 3]."""
+    frames, u8[T, h, w, 3]. As they stand in the prompt."""
     golden = golden_media_of(name)
+    return [golden[key] for key in _keys(name)]
+
+
+def _keys(name: str) -> list[str]:
+    golden = golden_media_of(name)
+    if "order" in golden:
+        return golden["order"].tolist()
     kind = next(kind for kind in ("sound", "video", "image") if f"{kind}_0" in golden)
-    count = sum(key.startswith(f"{kind}_") for key in golden)
-    return [golden[f"{kind}_{n}"] for n in range(count)]
+    return [f"{kind}_{n}" for n in range(sum(key.startswith(f"{kind}_") for key in golden))]
 
 
 def write_media_case(name: str, folder: Path) -> Path:
@@ -90,7 +110,7 @@ def media_checkpoint_of(name: str) -> Path:
 
 
 def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, Any, Recipe]:
-    """The language model and the encoder with their weights on a mesh, and their recipe."""
+    """The language model and its encoders with their weights on a mesh, and their recipe."""
     layout = layout_of(mesh_shape).placed()
     with closing(open_checkpoint(str(media_checkpoint_of(name)))) as checkpoint:
         recipe = make_recipe("auto", checkpoint.config, F32)
@@ -99,8 +119,8 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
         part = media_part_of(checkpoint)
         assert encoder is not None
         assert part is not None
-        assert recipe.media is not None
-        part = without_prefixes(part, recipe.media.unused)
+        unused = tuple(prefix for each in recipe.media for prefix in each.unused)
+        part = without_prefixes(part, unused)
         parts = ((decoder, checkpoint), (encoder, part))
         made = [
             each.assemble(read_weights(each.declarations, held, lambda _: None, layout))
@@ -128,15 +148,19 @@ def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
 
 
 def parts_of(
-    recipe: MediaRecipe, name: str, order: Sequence[int] | None = None
-) -> list[PreparedMedia]:
-    """The parts of a case's images or sounds that are encoded each by itself, in order.
+    media: Sequence[MediaRecipe], name: str, order: Sequence[int] | None = None
+) -> list[PreparedImage]:
+    """The parts of a case's images and sounds that are encoded each by itself, in order.
 
     order: of the images; None: as they are.
     """
-    images = images_of(name)
-    numbers = range(len(images)) if order is None else order
-    return [part for each in numbers for part in prepared_of(recipe, images[each]).parts]
+    images, kinds, made = images_of(name), kinds_of(name), list[PreparedImage]()
+    for number in range(len(images)) if order is None else order:
+        encoder = encoder_of(media, kinds[number])
+        assert encoder is not None
+        parts = prepared_of(media[encoder], images[number]).parts
+        made += [with_digest(part, "", encoder) for part in parts]
+    return made
 
 
 @functools.cache

@@ -17,11 +17,10 @@ import numpy as np
 
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
-    images_of,
     load_media,
-    prepared_of,
+    parts_of,
 )
-from tests.model_server.models.media.media_runs import logits_with_images, recipe_of, seen
+from tests.model_server.models.media.media_runs import logits_with_images, seen
 from tests.model_server.models.on_meshes import largest_share
 
 
@@ -33,11 +32,10 @@ def main() -> None:
         replica, data, inner = map(int, sizes.split("x"))
         try:
             decoder, encoder, whole = load_media(name, (replica, data, inner))
-            recipe = recipe_of(whole)
-            images = [prepared_of(recipe, image) for image in images_of(name)]
-            rows = seen(encoder, recipe, images)
+            images = parts_of(whole.media, name)
+            rows = seen(encoder, whole.media, images)
             prompt = golden_media_of(name)["prompt"]
-            results[run] = logits_with_images(decoder, recipe, prompt, rows, images)
+            results[run] = logits_with_images(decoder, whole.media, prompt, rows, images)
             results[f"{run} rows"] = rows
             results[f"{run} share"] = np.asarray(largest_share(encoder))
         except Exception:

@@ -19,6 +19,7 @@ from tests.model_server.models.media.media_cases import (
     preprocessor_of,
 )
 from tests.model_server.models.media.media_cases import prepared_of as prepared_by
+from tests.model_server.models.media.media_runs import recipe_of
 from tests.model_server.models.refusals import refused_otherwise
 
 
@@ -37,9 +38,7 @@ def media_of(
     """The recipe of a case, with changes to its config, vision_config and preprocessor_config."""
     config = media_config_of(name) | (outer or {})
     config["vision_config"] = config["vision_config"] | (vision or {})
-    media = made(config, preprocessor_of(name) | own).media
-    assert media is not None
-    return media
+    return recipe_of(made(config, preprocessor_of(name) | own))
 
 
 def seen_otherwise(

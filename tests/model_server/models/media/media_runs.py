@@ -1,4 +1,4 @@
-"""Running an encoder, and a decoder over a whole prompt with images, without an engine."""
+"""Running encoders, and a decoder over a whole prompt with images, without an engine."""
 
 from __future__ import annotations
 
@@ -9,69 +9,96 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.loading.images.prepared import PreparedImage
+from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.recipe import Recipe
 from tests.model_server.models.media.whole_media import WholeMedia, hidden_with_media
 
 
 def recipe_of(recipe: Recipe) -> MediaRecipe:
-    assert recipe.media is not None
-    return recipe.media
+    """Of a model with one encoder."""
+    (media,) = recipe.media
+    return media
 
 
-def seen(encoder: Any, recipe: MediaRecipe, images: Sequence[PreparedMedia]) -> np.ndarray:
-    """f32[M, W]: the vectors of all images, one batch with an empty image at its end."""
+def seen(
+    encoders: Any, media: Sequence[MediaRecipe], images: Sequence[PreparedImage]
+) -> np.ndarray:
+    """f32[M, W]: the vectors of all images, of each encoder in one batch with an empty image at
+    its end."""
+    made = list[Any](images)
+    for number, recipe in enumerate(media):
+        mine = [at for at, image in enumerate(images) if image.encoder == number]
+        if mine:
+            found = _seen(encoders.each[number], recipe, [images[at] for at in mine])
+            for at, rows in zip(mine, found, strict=True):
+                made[at] = rows
+    width = max(recipe.width for recipe in media)
+    return np.concatenate([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in made])
+
+
+def _seen(encoder: Any, recipe: MediaRecipe, images: Sequence[PreparedImage]) -> list[np.ndarray]:
     most = recipe.pieces[-1]
     pieces = np.zeros((len(images) + 1, most, recipe.piece), np.float32)
     places = np.zeros((len(images) + 1, most, recipe.columns), np.int32)
     for row, image in enumerate(images):
-        pieces[row, : len(image.pieces)] = image.pieces
-        places[row, : len(image.places)] = image.places
-    lengths = jnp.asarray([*(len(image.pieces) for image in images), 0], jnp.int32)
+        count = image.count
+        pieces[row, :count] = np.frombuffer(image.pieces, "<f4").reshape(count, -1)
+        places[row, :count] = np.frombuffer(image.places, "<i4").reshape(count, -1)
+    lengths = jnp.asarray([*(image.count for image in images), 0], jnp.int32)
     inputs = (jnp.asarray(pieces), jnp.asarray(places), lengths)
     made = np.asarray(jax.jit(_encode)(encoder, *inputs))
     assert made.shape[1:] == (most // recipe.per_row, recipe.width)
-    return np.concatenate([made[row, : image.rows] for row, image in enumerate(images)])
+    return [made[row, : image.rows] for row, image in enumerate(images)]
 
 
 def _encode(encoder: Any, *inputs: jax.Array) -> jax.Array:
     return encoder(*inputs)
 
 
-def tokens_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray:
+def places_in(media: Sequence[MediaRecipe], prompt: np.ndarray) -> np.ndarray:
+    """bool[S]: the places of the vectors of images and sounds."""
+    return np.isin(prompt, [token for recipe in media for token in recipe.tokens])
+
+
+def tokens_of(media: Sequence[MediaRecipe], prompt: np.ndarray) -> np.ndarray:
     """i32[S]: the prompt with rows of the buffer, in order, in the places of the images."""
-    here = np.isin(prompt, [*recipe.tokens])
+    here = places_in(media, prompt)
     return np.where(here, -np.cumsum(here), prompt).astype(np.int32)
 
 
-def ahead_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray | None:
+def ahead_of(media: Sequence[MediaRecipe], prompt: np.ndarray) -> np.ndarray | None:
     """i32[S]: how many later tokens of its image each token sees; None: none sees any."""
-    if not recipe.bidirectional:
+    if not any(recipe.bidirectional for recipe in media):
         return None
-    ahead, here = np.zeros(len(prompt), np.int32), prompt == recipe.token
+    tokens = [recipe.token for recipe in media if recipe.bidirectional]
+    ahead, here = np.zeros(len(prompt), np.int32), np.isin(prompt, tokens)
     for at in reversed(range(len(prompt) - 1)):
         ahead[at] = ahead[at + 1] + 1 if here[at] and here[at + 1] else 0
     return ahead
 
 
 def positions_in(
-    recipe: MediaRecipe, prompt: np.ndarray, images: Sequence[PreparedMedia]
+    media: Sequence[MediaRecipe], prompt: np.ndarray, images: Sequence[PreparedImage]
 ) -> np.ndarray | None:
     """i32[3, S]: frame, row and column of each token; None: tokens are counted.
 
-    After an image or a video positions go on behind the larger of its sides.
+    After an image or a video positions go on behind the larger of its sides, or as many as it says.
     """
-    if not recipe.triples:
+    if not any(recipe.triples for recipe in media):
         return None
     at, start, following, waiting = list[tuple[int, ...]](), 0, 0, list(images)
+    here = places_in(media, prompt)
     while len(at) < len(prompt):
-        if int(prompt[len(at)]) not in recipe.tokens:
-            at.append((following,) * 3)
-            following += 1
+        part = waiting.pop(0) if here[len(at)] else None
+        if part is None or part.grid is None:
+            count = 1 if part is None else part.rows
+            at += [(following + n,) * 3 for n in range(count)]
+            following += count
             continue
-        part = waiting.pop(0)
         if part.frame is None:
-            start, following = following, following + max(part.grid)
+            lasts = max(part.grid) if part.lasts is None else part.lasts
+            start, following = following, following + lasts
         rows = np.ndindex(part.grid[1:])
         at += [(start + (part.frame or 0), start + row, start + column) for row, column in rows]
     return np.asarray(at, np.int32).T
@@ -79,13 +106,13 @@ def positions_in(
 
 def logits_with_images(
     decoder: Any,
-    recipe: MediaRecipe,
+    media: Sequence[MediaRecipe],
     prompt: np.ndarray,
     rows: Any,
-    images: Sequence[PreparedMedia],
+    images: Sequence[PreparedImage],
 ) -> Any:
     """f32[S, V] of the reference path: the whole prompt at once."""
-    return WholePrompts(decoder, recipe, rows, images, len(prompt)).logits(prompt)
+    return WholePrompts(decoder, media, rows, images, len(prompt)).logits(prompt)
 
 
 class WholePrompts:
@@ -94,20 +121,20 @@ class WholePrompts:
     def __init__(
         self,
         decoder: Any,
-        recipe: MediaRecipe,
+        media: Sequence[MediaRecipe],
         rows: Any,
-        images: Sequence[PreparedMedia],
+        images: Sequence[PreparedImage],
         most: int,
     ) -> None:
         """rows: the vectors of all images. most: tokens of the longest prompt."""
-        self._decoder, self._recipe, self._images, self._most = decoder, recipe, images, most
+        self._decoder, self._media, self._images, self._most = decoder, media, images, most
         self._rows = jnp.asarray(rows)
         self._run = jax.jit(self._logits)
 
     def logits(self, prompt: np.ndarray) -> np.ndarray:
         """f32[S, V]: no token sees what is behind the prompt."""
-        tokens, ahead = tokens_of(self._recipe, prompt), ahead_of(self._recipe, prompt)
-        at = positions_in(self._recipe, prompt, self._images)
+        tokens, ahead = tokens_of(self._media, prompt), ahead_of(self._media, prompt)
+        at = positions_in(self._media, prompt, self._images)
         ahead = np.zeros(len(prompt), np.int32) if ahead is None else ahead
         at = np.zeros((3, len(prompt)), np.int32) if at is None else at
         given = (self._padded(each) for each in (tokens, ahead, at))
@@ -121,12 +148,12 @@ class WholePrompts:
     def _logits(
         self, decoder: Any, tokens: jax.Array, rows: jax.Array, ahead: jax.Array, at: jax.Array
     ) -> jax.Array:
-        recipe = self._recipe
+        recipes = self._media
         media = WholeMedia(
             buffer=rows,
-            levels=recipe.levels,
-            ahead=ahead[None] if recipe.bidirectional else None,
-            positions=at[:, None] if recipe.triples else None,
+            levels=max(recipe.levels for recipe in recipes),
+            ahead=ahead[None] if any(each.bidirectional for each in recipes) else None,
+            positions=at[:, None] if any(each.triples for each in recipes) else None,
         )
         lengths = jnp.asarray([self._most], jnp.int32)
         return decoder.logits(hidden_with_media(decoder, tokens[None], lengths, media)[0])

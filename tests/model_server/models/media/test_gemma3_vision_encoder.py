@@ -18,6 +18,7 @@ from tests.model_server.models.media.media_cases import (
     media_config_of,
     prepared_of,
 )
+from tests.model_server.models.media.media_runs import recipe_of
 from tests.model_server.models.refusals import refused_otherwise
 from tests.tools.golden.media.gemma3 import preprocessor
 
@@ -34,9 +35,7 @@ def made(config: dict[str, Any], given: dict[str, Any] | None = None, **override
 
 
 def media_of(config: dict[str, Any], given: dict[str, Any] | None = None) -> MediaRecipe:
-    media = made(config, given).media
-    assert media is not None
-    return media
+    return recipe_of(made(config, given))
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gemma3_odd"])
@@ -69,8 +68,8 @@ def test_the_text_of_an_image_is_its_tokens_between_two_others() -> None:
 def test_a_config_without_a_part_that_sees_makes_a_text_model() -> None:
     config = media_config_of("gemma3")
     del config["vision_config"]
-    assert made(config).media is None
-    assert made(media_config_of("gemma3"), IMAGES="false").media is None
+    assert made(config).media == ()
+    assert made(media_config_of("gemma3"), IMAGES="false").media == ()
 
 
 def test_what_the_processor_would_do_otherwise_is_refused_by_its_key() -> None:
@@ -113,7 +112,7 @@ def test_a_part_that_sees_otherwise_is_refused_by_its_key() -> None:
         for vision, outer, says in cases
     ]
     assert refused_otherwise(made, changed, CheckpointError) == {}
-    assert all(made(each, IMAGES="false").media is None for each, _ in changed)
+    assert all(made(each, IMAGES="false").media == () for each, _ in changed)
 
 
 def test_rows_in_memory_are_checked_against_the_largest_image() -> None:

@@ -59,4 +59,4 @@ def test_a_converted_checkpoint_is_the_text_model_and_the_log_says_so(
         assert media_part_of(checkpoint) is None
         recipe = make_recipe("auto", checkpoint.config, {})
         assert isinstance(recipe, Recipe)
-        assert recipe.media is None
+        assert recipe.media == ()

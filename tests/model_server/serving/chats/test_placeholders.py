@@ -1,5 +1,7 @@
 """Placeholders become the tokens of images, and the tokens' places become runs and triples."""
 
+from typing import NamedTuple
+
 import pytest
 
 from model_server.serving.chats.placeholders import expanded, places_of, runs_of, triples_of
@@ -43,8 +45,14 @@ def test_places_form_runs() -> None:
     assert runs_of((1, 2, 4, 7, 8, 9)) == ((1, 3), (4, 5), (7, 10))
 
 
+class Part(NamedTuple):
+    grid: tuple[int, int, int] | None
+    frame: int | None = None
+    lasts: int | None = None
+
+
 def test_triples_of_a_text_count_and_those_of_an_image_lie_in_its_grid() -> None:
-    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [((1, 2, 3), None)])
+    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [Part((1, 2, 3))])
     assert made.T.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
@@ -57,10 +65,22 @@ def test_frames_of_a_video_share_its_grid_and_a_text_follows_its_longer_side() -
     """Of two frames, 4 apart, of 1 row and 2 columns: the text goes on from 1 + 2, the answer
     behind the last frame."""
     grid = (1, 1, 2)
-    made, following = triples_of(7, [(1, 2), (3, 4)], [(grid, None), (grid, 4)])
+    made, following = triples_of(7, [(1, 2), (3, 4)], [Part(grid), Part(grid, 4)])
     assert made.T.tolist() == [
         [0, 1, 1, 5, 5, 3, 4],
         [0, 1, 1, 1, 1, 3, 4],
         [0, 1, 2, 1, 2, 3, 4],
     ]
     assert following == 6
+
+
+def test_a_sound_counts_as_a_text_and_a_video_may_say_where_the_text_goes_on() -> None:
+    """A sound of 2 vectors; then two frames, 4 apart, behind all of which the text goes on."""
+    parts = [Part(None), Part((1, 1, 2), lasts=5), Part((1, 1, 2), 4)]
+    made, following = triples_of(9, [(1, 2), (3, 4), (5, 6)], parts)
+    assert made.T.tolist() == [
+        [0, 1, 2, 3, 3, 7, 7, 8, 9],
+        [0, 1, 2, 3, 3, 3, 3, 8, 9],
+        [0, 1, 2, 3, 4, 3, 4, 8, 9],
+    ]
+    assert following == 10

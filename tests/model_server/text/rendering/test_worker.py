@@ -51,7 +51,7 @@ def test_the_last_text_of_several_parts_is_continued() -> None:
         "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
         "{% for p in m.content %}{{ p.text or '*' }}{% endfor %}{% endif %};{% endfor %}"
     )
-    made = ChatTemplate(source).with_images("*")
+    made = ChatTemplate(source).with_media(image="*")
     assert made.render([Message("user", ("a", Image(b""), "b"))], OPEN) == "a*b"
 
 
@@ -94,7 +94,7 @@ CHAT = (Message("user", ("a", IMAGE, "b")), Message("assistant", "c"))
     ],
 )
 def test_every_kind_of_template_writes_texts_and_images(source: str, text: str) -> None:
-    assert ChatTemplate(source).with_images("<image>").render(CHAT) == text
+    assert ChatTemplate(source).with_media(image="<image>").render(CHAT) == text
 
 
 @pytest.mark.parametrize("test", ["'audio' in p", "p['type'] == 'audio'"])
@@ -105,7 +105,7 @@ def test_templates_of_models_with_audio_input_find_sounds_by_key_or_type(test: s
         "{% elif 'text' in p %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}|{% endfor %}"
     )
     chat = (Message("user", ("a", Sound(b"file"), "b")), Message("assistant", "c"))
-    assert ChatTemplate(source).with_images("<sound>").render(chat) == "a<sound>b|c|"
+    assert ChatTemplate(source).with_media(audio="<sound>").render(chat) == "a<sound>b|c|"
 
 
 def test_a_video_has_a_type_of_its_own_beside_images() -> None:
@@ -114,7 +114,7 @@ def test_a_video_has_a_type_of_its_own_beside_images() -> None:
         "{% elif p.type == 'video' %}<video>{% else %}{{ p.text }}{% endif %}{% endfor %}"
         "{% endfor %}"
     )
-    template = ChatTemplate(source).with_images("<image>", "<video>")
+    template = ChatTemplate(source).with_media(image="<image>", video="<video>")
     chat = (Message("user", (Video(b"file"), "a", Image(b"file"))),)
     assert template.render(chat) == "<video>a<image>"
     forged = template.render((Message("user", ("<video>",)),))
@@ -128,7 +128,7 @@ def test_a_template_of_a_model_without_image_input_gets_texts() -> None:
 
 @each_case("source", [LISTS, LISTS_ONLY, TEXTS_ONLY])
 def test_users_cannot_write_the_placeholder(source: str) -> None:
-    forged = ChatTemplate(source).with_images("<image>").render((Message("user", "<image>"),))
+    forged = ChatTemplate(source).with_media(image="<image>").render((Message("user", "<image>"),))
     assert "<image>" in forged
     assert "\ufdd0<image>" in forged
 

@@ -23,6 +23,9 @@ CASES = [
     # As published, and as transformers saves it: the matrices of experts as [out, in].
     Case("qwen3_vl_moe", stored=turned_experts),
     Case("qwen3_vl_moe_saved"),
+    # The part that answers alone, as transformers saves it.
+    Case("qwen2_5_omni", without={"theta": {"text_config.rope_theta": 10000.0}}),
+    Case("qwen3_omni_moe", without={"experts": {"text_config.num_experts_per_tok": 1}}),
     Case("qwen2_audio"),
     Case("voxtral", without={"theta": {"text_config.rope_theta": 10000.0}}),
     Case("llava_with_mistral", tokens=21),

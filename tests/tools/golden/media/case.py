@@ -45,6 +45,7 @@ class Reader:
     growth: int = 3  # how many more tokens follow each next image
     kinds: tuple[str, int] | None = None  # argument that marks the places of this token
     kind: int = 1  # how it marks them
+    masked: bool = False  # the model finds positions only beside an attention mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ class MediaCase:
     images: tuple[tuple[int, int], ...] = ()  # height and width of each
     sounds: tuple[int, ...] = ()  # samples of each
     videos: tuple[tuple[int, int, int], ...] = ()  # frames, height and width of each
+    order: tuple[str, ...] = ()  # names of all of them as they stand in the prompt; (): as made
+    # The class that computes it, and the key of its part of the config; "": as the config says.
+    model: str = ""
+    part: str = ""
     # Feature -> changes to the config that switch it off: the logits must change.
     without: Mapping[str, Changes] = field(default_factory=dict)
     # What transformers calls a tensor -> what published checkpoints call it.
@@ -80,7 +85,7 @@ class MediaCase:
         videos, u8[T, h, w, 3]."""
         made = {f"image_{n}": size for n, size in enumerate(self.images)}
         held = {f"sound_{n}": size for n, size in enumerate(self.sounds)}
-        return (
+        each = (
             {
                 key: image_of(f"{key.replace('_', ' ')} of {self.name}", *size)
                 for key, size in made.items()
@@ -94,6 +99,7 @@ class MediaCase:
                 for n, size in enumerate(self.videos)
             }
         )
+        return {key: each[key] for key in self.order} if self.order else each
 
     def prompt(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Text, image, text, image, ..., text."""
@@ -104,7 +110,8 @@ class MediaCase:
 
     def _words(self, part: int, count: int) -> list[int]:
         """Tokens of a text between images, none of the first and of the last ten."""
-        span = self.config.get("text_config", self.config)["vocab_size"] - 13
+        own = self.config.get(self.part, self.config)
+        span = own.get("text_config", own)["vocab_size"] - 13
         drawn = uniform(f"part {part} of {self.name}", count)
         return [3 + int(each * span) for each in drawn]
 

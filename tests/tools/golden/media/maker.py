@@ -3,10 +3,10 @@
 A folder holds config.json and preprocessor_config.json, which are given; tensors.json (name in
 published checkpoints -> shape) and golden.npz, which are made: images image_0, image_1, ...
 u8[h, w, 3] as they are sent, or sounds sound_0, ... f32[n], samples at 16 kHz, or frames of videos
-video_0, ... u8[T, h, w, 3], RATE of them a second; of each what the
-processor makes of it, pieces_0, ...; its vectors rows_0, ... f32[rows, W]; the prompt i64[S] with
-all of them, and its logits f32[S, V]; how they were made. Weights are not stored: they follow from
-the names (see case.tensor_of).
+video_0, ... u8[T, h, w, 3], RATE of them a second, and if they are mixed their order; of each what
+the processor makes of it, pieces_0, ...; its vectors rows_0, ... f32[rows, W]; the prompt i64[S]
+with all of them, and its logits f32[S, V]; how they were made. Weights are not stored: they follow
+from the names (see case.tensor_of).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 
 from tests.tools.golden import common
 from tests.tools.golden.common import Shapes, changed
-from tests.tools.golden.media import gemma3, llama4, llava, pixtral, qwen, sounds
+from tests.tools.golden.media import gemma3, llama4, llava, omni, pixtral, qwen, sounds
 from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
 
-_TABLES = (gemma3, llama4, llava, pixtral, qwen, sounds)
+_TABLES = (gemma3, llama4, llava, omni, pixtral, qwen, sounds)
 _ROWS = {case.name: case for table in _TABLES for case in table.CASES}
 CASES = [*_ROWS]
 
@@ -30,7 +30,8 @@ CASES = [*_ROWS]
 def make(name: str, into: Path) -> None:
     """Write one folder. Raises AssertionError for a case that proves too little."""
     case = _ROWS[name]
-    config, kind = case.config, case.config["architectures"][0]
+    config = case.config.get(case.part, case.config)
+    kind = case.model or config["architectures"][0]
     every = common.saved_shapes(kind, config)
     saved = {key: shape for key, shape in every.items() if not key.endswith(case.left_out)}
     shapes = case.stored({case.published(key): shape for key, shape in saved.items()})
@@ -41,8 +42,9 @@ def make(name: str, into: Path) -> None:
     for feature, changes in case.without.items():
         _, other = _run(case, changed(config, changes), shapes, seen, prompt)
         common.assert_changes(f"{name}: {feature}", logits, other)
-    common.write_json(into / name / "config.json", config)
+    common.write_json(into / name / "config.json", case.config)
     common.write_json(into / name / "preprocessor_config.json", case.preprocessor)
+    others = {**seen.others, **({"order": np.asarray(case.order)} if case.order else {})}
     if case.videos:
         common.write_json(into / name / "video_preprocessor_config.json", case.video_preprocessor)
     told = f"{kind}, float32, eager attention, weights from tensor_of"
@@ -53,7 +55,7 @@ def make(name: str, into: Path) -> None:
         prompt=np.asarray(prompt, np.int64),
         logits=logits,
         **media,
-        **seen.others,
+        **others,
         **{f"pieces_{n}": each for n, each in enumerate(seen.pieces)},
         **{f"rows_{n}": each for n, each in enumerate(rows)},
     )
@@ -66,13 +68,15 @@ def _run(
     import torch
 
     tensors = {name: tensor_of(name, shape) for name, shape in shapes.items()}
-    kind = config["architectures"][0]
+    kind = case.model or config["architectures"][0]
     model = common.loaded(kind, config, tensors, computed=case.left_out)
     inputs = dict(seen.inputs)
     if case.reader.kinds:
         argument, token = case.reader.kinds
         marks = [case.reader.kind * (each == token) for each in prompt]
         inputs[argument] = torch.tensor([marks])
+    if case.reader.masked:
+        inputs["attention_mask"] = torch.ones(1, len(prompt), dtype=torch.long)
     with torch.no_grad():
         rows = [each.numpy() for each in case.reader.vectors(model, seen, prompt)]
         out = model(input_ids=torch.tensor([prompt]), **inputs)

@@ -13,6 +13,6 @@ def test_its_image_input_is_that_of_mistral_3() -> None:
     outer: dict[str, Any] = config_of("mistral3_with_ministral3")
     config = text_config(outer | {"text_config": config_of("mistral4")})
     recipe: Any = make_recipe("auto", config, {})
-    assert recipe.media is not None
+    assert recipe.media
     assert recipe.cache(1).value_dim == 0  # a latent vector, as of the text model alone
     assert recipe.embed == config_of("mistral4")["hidden_size"]

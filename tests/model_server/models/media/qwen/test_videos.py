@@ -35,8 +35,7 @@ def recipe_of(name: str, **own: Any) -> VideoRecipe:
 
 
 def video_of(config: dict[str, Any], preprocessor: dict[str, Any] | None) -> VideoRecipe:
-    media = made(config, preprocessor).media
-    assert media is not None
+    (media,) = made(config, preprocessor).media
     assert media.video is not None
     return media.video
 
@@ -53,16 +52,12 @@ def test_frames_and_their_sizes_are_the_reference_processors(name: str) -> None:
 
 def test_frames_of_a_video_are_pieces_of_their_own_as_the_reference_cuts_them() -> None:
     for name in CASES:
-        golden, media = (
-            golden_media_of(name),
-            made(media_config_of(name), preprocessor_of(name)).media,
-        )
-        assert media is not None
-        with_file = replace(media, video=recipe_of(name))
-        parts = parts_of(with_file, name)
+        golden = golden_media_of(name)
+        (media,) = made(media_config_of(name), preprocessor_of(name)).media
+        parts = parts_of([replace(media, video=recipe_of(name))], name)
         wanted = [golden["pieces_0"], golden["pieces_1"]]
-        found = np.concatenate([part.pieces for part in parts])
-        np.testing.assert_allclose(found, np.concatenate(wanted), atol=1e-5)
+        found = np.frombuffer(b"".join(part.pieces for part in parts), "<f4")
+        np.testing.assert_allclose(found, np.concatenate(wanted).reshape(-1), atol=1e-5)
 
 
 def frames_of(recipe: VideoRecipe, frames: int, rate: float = RATE) -> list[int | None]:

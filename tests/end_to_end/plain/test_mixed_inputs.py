@@ -1,0 +1,87 @@
+"""Images and sounds in one chat, through a whole cell: the answer is the whole model's."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from tests.end_to_end.cell import Cell
+from tests.model_server.loading.media.image_folder import folder_of
+from tests.model_server.loading.media.test_rows_and_tiles import MIXED
+from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
+from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
+
+pytestmark = pytest.mark.nightly
+
+CASE, MODEL, TOKENS = "qwen2_5_omni", "/sax/test/omni", 4
+# Looks for types and keys of parts, as the published model's template does.
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' or 'image' in part %}"
+    "{{ '<|vision_bos|><|IMAGE|><|vision_eos|>' }}"
+    "{% elif part['type'] == 'audio' or 'audio' in part %}"
+    "{{ '<|audio_bos|><|AUDIO|><|audio_eos|>' }}"
+    "{% elif part['type'] == 'video' or 'video' in part %}"
+    "{{ '<|vision_bos|><|VIDEO|><|vision_eos|>' }}"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+def part(medium: np.ndarray) -> dict[str, Any]:
+    """A part of an OpenAI message: a picture as PNG, a sound as WAV."""
+    file = io.BytesIO()
+    if medium.ndim == 1:
+        soundfile.write(file, medium, 16_000, format="WAV", subtype="PCM_16")
+        data = base64.b64encode(file.getvalue()).decode()
+        return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    Image.fromarray(medium).save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def whole_answer(ids: list[int], order: list[int]) -> list[int]:
+    """What the whole model answers to these tokens and media."""
+    decoder, encoders, recipe = load_media(CASE)
+    media = recipe.media
+    parts = parts_of(media, CASE, order)
+    assert places_in(media, np.asarray(ids)).sum() == sum(each.rows for each in parts)
+    model = WholePrompts(decoder, media, seen(encoders, media, parts), parts, len(ids) + TOKENS)
+    made = [*ids]
+    for _ in range(TOKENS):
+        made.append(int(model.logits(np.asarray(made))[-1].argmax()))
+    return made[len(ids) :]
+
+
+def test_pictures_and_sounds_stand_in_one_chat_in_any_order(cell: Cell, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder_of(folder, MIXED, CASE)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    overrides = {"MAX_CONTEXT": 256, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
+    cell.publish(str(folder), model=MODEL, model_path="auto", overrides=overrides)
+
+    def post(path: str, **body: Any) -> Any:
+        reply = cell.http.post(path, json={"model": MODEL, **body})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    media = images_of(CASE)
+    for order in ([0, 1], [1, 4, 3, 0]):
+        parts = [part(media[number]) for number in order]
+        asked = [{"role": "user", "content": [*parts, {"type": "text", "text": "?"}]}]
+        ids = post("/tokenize", messages=asked)["tokens"]
+        settings = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+        body = {"messages": asked, "return_token_ids": True, **settings}
+        found = post("/v1/chat/completions", **body)["choices"][0]["token_ids"]
+        assert found == whole_answer(ids, order), order
+    cell.sax("unpublish", MODEL)
