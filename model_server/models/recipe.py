@@ -417,18 +417,16 @@ def _check_positive(values: Mapping[str, Any], *keys: str) -> None:
             )
 
 
-_MOST_ADAPTERS, _MOST_RANK = 256, 512
-
-
 def _adapters(places: Any, rank: Any) -> AdapterRoom | None:
     """Return the room for adapters. Raises InvalidRequest."""
-    for key, value, least, most in (
-        ("MAX_ADAPTERS", places, 0, _MOST_ADAPTERS),
-        ("MAX_ADAPTER_RANK", rank, 1, _MOST_RANK),
+    for key, value, allowed in (
+        ("MAX_ADAPTERS", places, range(257)),
+        ("MAX_ADAPTER_RANK", rank, range(1, 513)),
     ):
-        if type(value) is not int or not least <= value <= most:
+        if type(value) is not int or value not in allowed:
+            wanted = f"from {allowed[0]} to {allowed[-1]}"
             raise InvalidRequest(
-                f"{key} is {value!r}; it must be from {least} to {most}", param=f"overrides.{key}"
+                f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
             )
     if not places and rank != _USUAL_RANK:
         raise InvalidRequest(

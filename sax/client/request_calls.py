@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,18 +14,10 @@ from sax.activity import SERVED_PHASES, ServedPhase
 from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
+from sax.client.pass_calls import PassCalls
 from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
-from sax.errors import InvalidRequest
 from sax.passes import (
-    Aggregation,
-    Classified,
-    Embedded,
-    Entity,
     Gradients,
-    PairScores,
-    Ranked,
-    entities_of,
-    ranked,
 )
 from sax.proto import lm_pb2, tokens_pb2
 from sax.speech import (
@@ -41,7 +33,6 @@ from sax.speech import (
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
-    EmbedInput,
     GenerateRequest,
     Message,
     SaxmlSamples,
@@ -50,15 +41,9 @@ from sax.types import (
 )
 from sax.wire import services
 from sax.wire.embed import (
-    decode_classified,
-    decode_embedded,
     decode_gradients,
-    decode_pair_scores,
-    encode_classify,
-    encode_embed,
     encode_embed_question,
     encode_gradient,
-    encode_pairs,
 )
 from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
 from sax.wire.prompts import encode_detokenize, encode_tokenize
@@ -68,17 +53,12 @@ from sax.wire.speech import decode_part, decode_spoken, encode_speak, encode_tra
 _PHASES = "/sax.tokens.TokenService/Phases"
 _TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
 _DETOKENIZE = RpcMethod("/sax.tokens.TokenService/Detokenize", tokens_pb2.DetokenizeResponse)
-_EMBED = RpcMethod("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
-_SCORE_PAIRS = RpcMethod("/sax.tokens.TokenService/ScorePairs", tokens_pb2.ScorePairsResponse)
-_CLASSIFY = RpcMethod("/sax.tokens.TokenService/Classify", tokens_pb2.ClassifyResponse)
 
 Item = TypeVar("Item")
 
 
-class RequestCalls:
+class RequestCalls(PassCalls):
     """Mixin: requests to replicas that the locator picks."""
-
-    _locator: Locator
 
     def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
@@ -177,130 +157,6 @@ class RequestCalls:
         affinity = prefix_affinity(model_id, prefix)
         reply = await self._call(services.SCORE, model_id, request, timeout_s, route, affinity)
         return [*reply.logp]
-
-    async def embed(
-        self,
-        model_id: str,
-        inputs: Sequence[EmbedInput],
-        timeout_s: float | None = None,
-        *,
-        dimensions: int = 0,
-        prompt_name: str = "",
-    ) -> list[list[float]]:
-        """Return the vector of each input, given as text or token ids.
-
-        dimensions: of a vector, of a model that offers smaller ones; 0: its own. prompt_name: of
-        the model's prompts, to go before each text.
-
-        Raises PromptTooLong for an input longer than the model's context, InvalidRequest for a
-        model without embeddings, UnsupportedParameter for dimensions or a prompt it does not have.
-        """
-        found = await self.embed_counted(
-            model_id, inputs, timeout_s, dimensions=dimensions, prompt_name=prompt_name
-        )
-        return found.vectors
-
-    async def embed_counted(
-        self,
-        model_id: str,
-        inputs: Sequence[EmbedInput],
-        timeout_s: float | None = None,
-        *,
-        dimensions: int = 0,
-        prompt_name: str = "",
-        takes_tokens: bool = False,
-    ) -> Embedded:
-        """Like `embed`, with the number of input tokens.
-
-        takes_tokens: a late-interaction model may answer, with a vector per token.
-        """
-        request = encode_embed(model_id, inputs, dimensions, prompt_name, takes_tokens=takes_tokens)
-        return decode_embedded(await self._call(_EMBED, model_id, request, timeout_s))
-
-    async def embed_tokens(
-        self,
-        model_id: str,
-        inputs: Sequence[EmbedInput],
-        timeout_s: float | None = None,
-        *,
-        prompt_name: str = "document",
-    ) -> list[list[list[float]]]:
-        """Return a late-interaction model's vectors of each input, one per token that is compared.
-
-        prompt_name: how texts are read, query or document. Raises as `embed`, and InvalidRequest
-        for a model with one vector per input.
-        """
-        found = await self.embed_counted(
-            model_id, inputs, timeout_s, prompt_name=prompt_name, takes_tokens=True
-        )
-        if found.vectors:
-            raise InvalidRequest(f"{model_id} has one vector per input: call embed", param="model")
-        return found.tokens
-
-    async def classify(
-        self,
-        model_id: str,
-        inputs: Sequence[EmbedInput],
-        timeout_s: float | None = None,
-        *,
-        takes_tokens: bool = False,
-    ) -> Classified:
-        """Return a classifier's score per label of each input, given as text or token ids.
-
-        takes_tokens: a classifier of tokens may answer, with scores of each token.
-        """
-        request = encode_classify(model_id, inputs, takes_tokens=takes_tokens)
-        return decode_classified(await self._call(_CLASSIFY, model_id, request, timeout_s))
-
-    async def entities(
-        self,
-        model_id: str,
-        texts: Sequence[str],
-        timeout_s: float | None = None,
-        *,
-        aggregation: Aggregation = "simple",
-        ignored: Collection[str] = ("O",),
-    ) -> list[list[Entity]]:
-        """Return what a classifier of tokens finds in each text, as `entities_of` groups it.
-
-        Raises InvalidRequest for a model that gives no labels to tokens.
-        """
-        found = await self.classify(model_id, texts, timeout_s, takes_tokens=True)
-        if found.scores:
-            says = f"{model_id} gives whole inputs a label: call classify"
-            raise InvalidRequest(says, param="model")
-        return [
-            entities_of(tokens, text, found.labels, aggregation, ignored)
-            for tokens, text in zip(found.tokens, texts, strict=True)
-        ]
-
-    async def score_pairs(
-        self,
-        model_id: str,
-        first: Sequence[str],
-        second: Sequence[str],
-        timeout_s: float | None = None,
-    ) -> PairScores:
-        """Return how well each second text goes with its first one, by a cross encoder, by the
-        cosine of an embedding model's vectors, or by the MaxSim of a late-interaction model's.
-
-        first: one text for all, or as many as `second`.
-        """
-        request = encode_pairs(model_id, first, second)
-        reply = await self._call(_SCORE_PAIRS, model_id, request, timeout_s)
-        return decode_pair_scores(reply)
-
-    async def rerank(
-        self,
-        model_id: str,
-        query: str,
-        documents: Sequence[str],
-        top_n: int | None = None,
-        timeout_s: float | None = None,
-    ) -> list[Ranked]:
-        """Return the documents that go best with a query, best first; all without `top_n`."""
-        found = await self.score_pairs(model_id, [query], documents, timeout_s)
-        return ranked(found.scores, top_n)
 
     async def custom(
         self,
@@ -468,20 +324,6 @@ class RequestCalls:
                     yield decode(reply)
 
         return _stream(self._locator, message.model_key, ask, timeout_s)
-
-    async def _call(
-        self,
-        method: RpcMethod[Reply],
-        model_id: str,
-        request: Protobuf,
-        timeout_s: float | None,
-        route: Route = ANY_ROUTE,
-        affinity: Affinity = ANYWHERE,
-    ) -> Reply:
-        async def ask(replica: ModelServerConnection, left_s: float | None) -> Reply:
-            return await replica.call(method.path, request, method.reply, left_s)
-
-        return await self._locator.call(model_id, ask, timeout_s, route, affinity=affinity)
 
 
 async def _stream(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.layers import Activation, activation_of
+from model_server.models.layers.activations import Activation, activation_of
 from sax.errors import CheckpointError
 
 KEYS = KnownKeys(

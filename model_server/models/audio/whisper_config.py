@@ -8,7 +8,7 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, anything, ignored
-from model_server.models.layers.layers import Activation, activation_of
+from model_server.models.layers.activations import Activation, activation_of
 from sax.errors import CheckpointError
 
 KEYS = KnownKeys(

@@ -12,16 +12,11 @@ from flax import nnx
 
 from model_server.kernels.pages import HeadShape
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import FeedForward, GatedFeedForward
-from model_server.models.layers.layers import (
-    Activation,
-    Embedding,
-    Linear,
-    RmsNorm,
-    activation_of,
-)
+from model_server.models.layers.layers import Embedding, Linear, RmsNorm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
 from model_server.models.recipe import Recipe, States, head_cache

@@ -11,16 +11,11 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import (
-    Activation,
-    Embedding,
-    LayerNorm,
-    Linear,
-    activation_of,
-)
+from model_server.models.layers.layers import Embedding, LayerNorm, Linear
 from model_server.models.layers.positions import LearnedPositions, PositionedDecoder
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.recipe import Family, Recipe, head_cache, serving

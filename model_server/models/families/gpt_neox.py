@@ -16,9 +16,10 @@ from model_server.models.families.gpt2 import divided, norm_of
 from model_server.models.families.gptj import biased_ffw
 from model_server.models.families.ropes import rotated_part
 from model_server.models.known_keys import KnownKeys
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.layers import Embedding, Linear, activation_of
+from model_server.models.layers.layers import Embedding, Linear
 from model_server.models.layers.pre_norm import ParallelLayer, PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Family, Recipe, head_cache, serving

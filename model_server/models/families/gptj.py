@@ -12,10 +12,11 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.gpt2 import GPT, SUMMARY, divided, norm_of
 from model_server.models.known_keys import KnownKeys, one_of
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Activation, Embedding, Linear, activation_of
+from model_server.models.layers.layers import Embedding, Linear
 from model_server.models.layers.pre_norm import ParallelLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, head_cache, serving

@@ -20,9 +20,9 @@ from model_server.models.families.decoder_recipe import (
 )
 from model_server.models.families.own_heads import appended_head
 from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
-from model_server.models.layers.layers import Activation
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of, yarn_mscale
 from model_server.models.recipe import Recipe, States, serving

@@ -13,8 +13,8 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Choice, Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving

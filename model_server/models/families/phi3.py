@@ -15,9 +15,9 @@ from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recip
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import rotated_part, settings_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, one_of
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Tensor, cut

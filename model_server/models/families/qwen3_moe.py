@@ -21,9 +21,9 @@ from model_server.models.families.decoder_recipe import (
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Activation, activation_of
 from model_server.models.layers.routing import Choice, GroupedSigmoidChoice, Router, checked_count
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError

@@ -14,15 +14,8 @@ from model_server.kernels.cpu.rows import HeadNorm, HeadRotation, heads
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.row_sums import logistic
-from model_server.models.layers.layers import (
-    Activation,
-    Branches,
-    Linear,
-    LiveRows,
-    Names,
-    RmsNorm,
-    live_of,
-)
+from model_server.models.layers.activations import Activation
+from model_server.models.layers.layers import Branches, Linear, LiveRows, Names, RmsNorm, live_of
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import RepeatedGroups, WeightSource, source_of

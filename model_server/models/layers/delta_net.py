@@ -24,8 +24,9 @@ from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
 from model_server.kernels.row_sums import fading, logistic, silu, softplus, unit
 from model_server.kernels.states import MemoryTokens, Remembering, State
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.convolution import Convolution
-from model_server.models.layers.layers import Activation, Linear, Names, RmsNorm
+from model_server.models.layers.layers import Linear, Names, RmsNorm
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.weight import WeightForm, weight
 

@@ -12,7 +12,8 @@ from flax import nnx
 
 from model_server.checkpoints.huggingface.dense_modules import DenseModule, weight_name
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
-from model_server.models.layers.layers import Activation, Linear, activation_of
+from model_server.models.layers.activations import Activation, activation_of
+from model_server.models.layers.layers import Linear
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules, parse_rules
 from model_server.models.weights.quantization import Quantization, Scheme

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.models.layers.layers import Activation, gated, project
+from model_server.models.layers.activations import Activation, gated
+from model_server.models.layers.layers import project
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 

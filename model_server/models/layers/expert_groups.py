@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from model_server.kernels.small_numbers import Packed, can_gate, fits
+from model_server.models.layers.activations import OWN_GATES, Activation, gate_of, gated
 from model_server.models.layers.expert_blocks import ExpertBiases, Kernel, Kernels, count_of
-from model_server.models.layers.layers import OWN_GATES, Activation, gate_of, gated
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from model_server.kernels.cpu.experts import ByExpert, expert_product, gated_expert_product
+from model_server.models.layers.activations import Activation, gate_of, gated
 from model_server.models.layers.expert_blocks import ExpertBiases
-from model_server.models.layers.layers import Activation, gate_of, gated, sum_in_order
+from model_server.models.layers.layers import sum_in_order
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.tiled import TiledExperts
 

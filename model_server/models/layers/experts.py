@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.expert_blocks import (
     ExpertBiases,
     Kernel,
@@ -20,13 +21,7 @@ from model_server.models.layers.expert_blocks import (
 )
 from model_server.models.layers.expert_groups import can_group, in_groups
 from model_server.models.layers.expert_tiles import TiledKernels, in_tiles
-from model_server.models.layers.layers import (
-    Activation,
-    LiveRows,
-    Names,
-    live_of,
-    sum_in_order,
-)
+from model_server.models.layers.layers import LiveRows, Names, live_of, sum_in_order
 from model_server.models.layers.routing import Routes
 from model_server.models.layers.shown_routes import note_routes
 from model_server.models.weights.divided_product import mesh_of

@@ -6,16 +6,8 @@ import jax
 from flax import nnx
 
 from model_server.kernels.cpu import rows
-from model_server.models.layers.layers import (
-    Activation,
-    Branches,
-    Linear,
-    LiveRows,
-    Names,
-    gate_of,
-    gated,
-    live_of,
-)
+from model_server.models.layers.activations import Activation, gate_of, gated
+from model_server.models.layers.layers import Branches, Linear, LiveRows, Names, live_of
 from model_server.models.weights.weight import WeightForm
 
 

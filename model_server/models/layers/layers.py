@@ -8,8 +8,8 @@ stream stays f32.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -19,7 +19,7 @@ from jax import lax
 
 from model_server.kernels.cpu import rows
 from model_server.kernels.cpu.tiles import dense_product
-from model_server.kernels.row_sums import logistic, silu, standardized, unit
+from model_server.kernels.row_sums import standardized, unit
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.layers.shown_routes import are_shown, note_all, shown_routes
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
@@ -33,7 +33,6 @@ from model_server.models.weights.source import (
 )
 from model_server.models.weights.tiled import Tiled, TiledQuantized
 from model_server.models.weights.weight import WeightForm, weight
-from sax.errors import CheckpointError
 
 _LANES = 128  # numbers side by side in a TPU's registers
 Names = WeightSource | tuple[str, ...]
@@ -346,96 +345,6 @@ def _columns(source: WeightSource, vocab: int, size: int, form: WeightForm) -> i
     ):
         return size
     return -(-size // _LANES) * _LANES
-
-
-Activation = Callable[[jax.Array], jax.Array]
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedGate:
-    """gpt-oss's gate: both halves clamped, the second one more than its number."""
-
-    limit: float
-    steepness: float  # of the sigmoid
-
-    def __call__(self, opening: jax.Array) -> jax.Array:
-        opening = jnp.minimum(opening, self.limit)
-        return opening * logistic(self.steepness * opening)
-
-    def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
-        return self(opening) * (jnp.clip(up, -self.limit, self.limit) + 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class BoundedGate:
-    """SiLU's gate within bounds: what passes, and what opens it or how far it opens."""
-
-    limit: float
-    after: bool = False  # how far it opens is bounded
-
-    def __call__(self, opening: jax.Array) -> jax.Array:
-        if self.after:
-            return jnp.minimum(silu(opening), self.limit)
-        return silu(jnp.minimum(opening, self.limit))
-
-    def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
-        return self(opening) * jnp.clip(up, -self.limit, self.limit)
-
-
-OWN_GATES = (ClampedGate, BoundedGate)  # what they let through is not activation(opening) * up
-
-
-def gated(activation: Activation, opening: jax.Array, up: jax.Array) -> jax.Array:
-    """activation(opening) * up, or as the gate of a kind of its own combines them."""
-    if isinstance(activation, OWN_GATES):
-        return activation.gated(opening, up)
-    return activation(opening) * up
-
-
-def _exact_gelu(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=False)
-
-
-def _squared_relu(x: jax.Array) -> jax.Array:
-    return jnp.square(jax.nn.relu(x))
-
-
-def _quick_gelu(x: jax.Array) -> jax.Array:
-    return x * logistic(1.702 * x)
-
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "silu": jax.nn.silu,
-    "swish": jax.nn.silu,
-    "gelu": _exact_gelu,
-    "gelu_new": jax.nn.gelu,
-    "gelu_fast": jax.nn.gelu,
-    "gelu_pytorch_tanh": jax.nn.gelu,
-    "quick_gelu": _quick_gelu,
-    "relu": jax.nn.relu,
-    "relu2": _squared_relu,
-}
-
-
-# Of those that the native kernels compute with what they let through.
-_GATES: dict[Activation, str] = {
-    jax.nn.silu: "silu",
-    jax.nn.gelu: "gelu_tanh",
-    jax.nn.relu: "relu",
-}
-
-
-def gate_of(activation: Activation) -> str | None:
-    """Return its name among the native kernels; None: there is none."""
-    return _GATES.get(activation)
-
-
-def activation_of(name: Any) -> Activation:
-    if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise CheckpointError(
-            f"activation {name!r} is not supported; supported: {', '.join(_ACTIVATIONS)}"
-        )
-    return _ACTIVATIONS[name]
 
 
 def run_layer(layer: Any, *inputs: Any) -> Any:

@@ -19,8 +19,9 @@ from flax import nnx
 from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import LayerNorm, Linear, activation_of, run_layer
+from model_server.models.layers.layers import LayerNorm, Linear, run_layer
 from model_server.models.layers.rope import Rope, rope_frequencies
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia

@@ -9,7 +9,8 @@ import jax
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.layers.layers import Linear, activation_of
+from model_server.models.layers.activations import activation_of
+from model_server.models.layers.layers import Linear
 from model_server.models.weights.weight import WeightForm
 
 NAME = "multi_modal_projector"

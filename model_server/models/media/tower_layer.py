@@ -8,9 +8,10 @@ import jax
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Activation, Branches, Linear
+from model_server.models.layers.layers import Branches, Linear
 from model_server.models.layers.rope import Rotary
 from model_server.models.media.tower_attention import attend
 from model_server.models.weights.weight import WeightForm

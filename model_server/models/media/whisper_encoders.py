@@ -24,14 +24,8 @@ from model_server.models.audio.whisper import convolved
 from model_server.models.audio.whisper_weights import LinearArrays
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.layers import (
-    Activation,
-    Branches,
-    LayerNorm,
-    Linear,
-    activation_of,
-    run_layer,
-)
+from model_server.models.layers.activations import Activation, activation_of
+from model_server.models.layers.layers import Branches, LayerNorm, Linear, run_layer
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.projector import PROJECTOR_KEYS, Projector
 from model_server.models.media.sizes import doubling

@@ -21,8 +21,9 @@ from model_server.kernels.aligned import aligned_empty
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import Experts, ExpertSources
-from model_server.models.layers.layers import Embedding, Linear, activation_of
+from model_server.models.layers.layers import Embedding, Linear
 from model_server.models.layers.routing import Routes
 from model_server.models.transformers.graph import (
     AttentionCall,

@@ -28,7 +28,7 @@ from jax import lax
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.labels import labels_of
-from model_server.models.layers.layers import Activation, activation_of
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.vision.vision_recipe import (
     VISION_DEFAULTS,
     ImageOutputs,

@@ -12,15 +12,9 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import (
-    Activation,
-    Embedding,
-    LayerNorm,
-    Linear,
-    activation_of,
-    run_layer,
-)
+from model_server.models.layers.layers import Embedding, LayerNorm, Linear, run_layer
 from model_server.models.media.tower_layer import TowerAttention, dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError

@@ -17,6 +17,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import KnownKeys, ignored, one_of
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.embedder import (
@@ -27,7 +28,7 @@ from model_server.models.layers.embedder import (
     embedding,
 )
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Embedding, LayerNorm, Linear, Names, activation_of
+from model_server.models.layers.layers import Embedding, LayerNorm, Linear, Names
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
 from model_server.models.layers.whole_decoder import WholeDecoder

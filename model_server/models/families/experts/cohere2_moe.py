@@ -25,6 +25,7 @@ from model_server.models.families.dense.cohere import (
 from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import KnownKeys
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import (
     Experts,
     ExpertSources,
@@ -32,7 +33,6 @@ from model_server.models.layers.experts import (
     RoutedFeedForward,
 )
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import (
     Choice,
     GroupedSigmoidChoice,

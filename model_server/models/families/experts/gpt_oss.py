@@ -16,9 +16,9 @@ from model_server.models.config_keys import ConfigKeys, windows_of
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import ClampedGate
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
-from model_server.models.layers.layers import ClampedGate
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving

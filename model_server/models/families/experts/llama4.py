@@ -15,10 +15,11 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionSources
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import UnitNorm, activation_of
+from model_server.models.layers.layers import UnitNorm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
 from model_server.models.layers.routing import Router, SigmoidChoice, checked_count

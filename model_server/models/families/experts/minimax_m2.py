@@ -24,8 +24,8 @@ from model_server.models.known_keys import (
     ignored,
     one_of,
 )
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm

@@ -19,9 +19,10 @@ from model_server.models.families.decoder_recipe import decoder_recipe, gated_ff
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Linear, activation_of
+from model_server.models.layers.layers import Linear
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving

@@ -20,10 +20,10 @@ from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
 from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import Activation, BoundedGate, activation_of
 from model_server.models.layers.attention import AttentionShape, OutputGate
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Activation, BoundedGate, activation_of
 from model_server.models.layers.rope import Rope
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
 from model_server.models.recipe import Family, Recipe, serving

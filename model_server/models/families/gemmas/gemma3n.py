@@ -35,9 +35,9 @@ from model_server.models.families.gemmas.lending_recipe import (
 )
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import (
-    Activation,
     Linear,
     LiveRows,
     RmsNorm,

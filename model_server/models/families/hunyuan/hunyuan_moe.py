@@ -13,9 +13,9 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw
 from model_server.models.families.hunyuan import hunyuan
 from model_server.models.known_keys import KnownKeys, ignored, one_of
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import Router, SoftmaxChoice
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm

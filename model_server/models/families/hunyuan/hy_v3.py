@@ -16,10 +16,11 @@ from model_server.models.families.experts.mlp_layers import listed_sparse, route
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.own_heads import HeadNames, counted_head, drafting_layer
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import RmsNorm, activation_of
+from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
 from model_server.models.recipe import Family, Recipe

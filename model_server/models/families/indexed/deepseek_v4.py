@@ -29,6 +29,7 @@ from model_server.models.families.indexed.hy_v4 import (
 from model_server.models.families.ropes import rotated_part
 from model_server.models.families.sigmoid_experts import RoutedNames, routed_ffw
 from model_server.models.known_keys import DECODER, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import BoundedGate
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.compressed_attention import (
     CompressedAttention,
@@ -37,7 +38,7 @@ from model_server.models.layers.compressed_attention import (
 )
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.experts import RoutedFeedForward
-from model_server.models.layers.layers import BoundedGate, run_layer
+from model_server.models.layers.layers import run_layer
 from model_server.models.layers.lending.per_layer import FinalStream
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import (

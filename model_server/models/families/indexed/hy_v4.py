@@ -41,16 +41,9 @@ from model_server.models.families.latent_recipe import (
 )
 from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, routed_ffw
 from model_server.models.known_keys import KnownKeys, all_in, ignored
+from model_server.models.layers.activations import BoundedGate, activation_of
 from model_server.models.layers.gated_streams import added
-from model_server.models.layers.layers import (
-    BoundedGate,
-    LiveRows,
-    Names,
-    activation_of,
-    live_of,
-    project_finely,
-    sum_in_order,
-)
+from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely, sum_in_order
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.recipe import Family, Recipe

@@ -27,8 +27,9 @@ from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import partial_rope
 from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import ClampedGate
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
-from model_server.models.layers.layers import ClampedGate, Linear, RmsNorm, sum_and_norm
+from model_server.models.layers.layers import Linear, RmsNorm, sum_and_norm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rotary
 from model_server.models.layers.routing import GroupedSigmoidChoice, checked_count

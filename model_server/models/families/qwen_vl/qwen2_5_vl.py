@@ -16,8 +16,9 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.qwen2 import WINDOWS
 from model_server.models.families.qwen_vl.qwen2_vl import DEFAULTS, MERGER, recipe_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import RmsNorm, activation_of
+from model_server.models.layers.layers import RmsNorm
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.media.qwen.tower_keys import (
     EPSILON,

@@ -20,8 +20,8 @@ from model_server.models.families.recurrent.mixers import (
 )
 from model_server.models.families.ropes import partial_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.state_space import StateSpace
 from model_server.models.recipe import Family, Recipe, serving

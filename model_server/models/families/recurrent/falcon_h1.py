@@ -27,9 +27,9 @@ from model_server.models.families.recurrent.mixers import (
     mamba_shape,
 )
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, all_in, ignored
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.layers.state_space import StateSpace, StateSpaceShape
 from model_server.models.recipe import Family, Recipe, serving

@@ -15,10 +15,11 @@ from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.convolution import ShortConvolution, ShortConvShape
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import RmsNorm, activation_of
+from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving

@@ -13,8 +13,8 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw
 from model_server.models.families.recurrent.lfm2 import DEFAULTS, LFM2, dense_ffw, recipe_of
 from model_server.models.known_keys import DECODER_OFF, KnownKeys
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
-from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm

@@ -24,7 +24,8 @@ from model_server.models.families.decoder_recipe import decoder_recipe, norm_of,
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.mixtral import block_sparse_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
-from model_server.models.layers.layers import Activation, Branches, Linear, RmsNorm, activation_of
+from model_server.models.layers.activations import Activation, activation_of
+from model_server.models.layers.layers import Branches, Linear, RmsNorm
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.state_space import remembered
 from model_server.models.recipe import Family, Recipe, serving

@@ -26,6 +26,7 @@ from model_server.models.families.own_heads import NEMOTRON, own_head
 from model_server.models.families.recurrent.mixers import step_limits
 from model_server.models.families.sigmoid_experts import ROUTED, sigmoid_choice
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.experts import (
     Experts,
@@ -34,7 +35,7 @@ from model_server.models.layers.experts import (
     RoutedFeedForward,
 )
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Activation, Linear, RmsNorm, activation_of
+from model_server.models.layers.layers import Linear, RmsNorm
 from model_server.models.layers.pre_norm import FeedForwardLayer, MixerLayer, PreNormLayer
 from model_server.models.layers.routing import Router
 from model_server.models.layers.state_space import StateSpace, StateSpaceShape

@@ -42,6 +42,7 @@ from model_server.models.families.recurrent.delta_recipe import (
 from model_server.models.families.recurrent.qwen3_5 import OTHER_PARTS, delta_sources
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.delta_net import GatedDeltaNet
 from model_server.models.layers.gated_streams import (
@@ -51,10 +52,7 @@ from model_server.models.layers.gated_streams import (
     StreamsShape,
     added,
 )
-from model_server.models.layers.layers import (
-    Activation,
-    run_layer,
-)
+from model_server.models.layers.layers import run_layer
 from model_server.models.layers.ngrams import NGrams, NGramShape, shard_names
 from model_server.models.layers.rope import Rope, Rotary
 from model_server.models.media.media_recipe import MediaRecipe, encoders

@@ -15,8 +15,9 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.models.layers.activations import Activation
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.layers import Activation, Embedding, Linear, RmsNorm, run_layer
+from model_server.models.layers.layers import Embedding, Linear, RmsNorm, run_layer
 from model_server.models.layers.lending.lent_attention import KeysValues
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import WeightForm

@@ -15,15 +15,10 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
+from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import (
-    Activation,
-    RmsNorm,
-    activation_of,
-    project,
-    run_layer,
-)
+from model_server.models.layers.layers import RmsNorm, project, run_layer
 from model_server.models.layers.rope import Rope, rope_frequencies
 from model_server.models.media.tower_layer import (
     TowerAttention,

@@ -13,8 +13,9 @@ from flax import nnx
 from model_server.checkpoints.media_part import VISION
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import Harmless, KnownKeys, ignored, one_of
+from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import LayerNorm, activation_of
+from model_server.models.layers.layers import LayerNorm
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError

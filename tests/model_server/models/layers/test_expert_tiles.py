@@ -18,8 +18,8 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import Packing
 from model_server.kernels.cpu import native
 from model_server.loading import weights as loading
+from model_server.models.layers.activations import Activation, ClampedGate, activation_of
 from model_server.models.layers.experts import Experts, ExpertSources
-from model_server.models.layers.layers import Activation, ClampedGate, activation_of
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantization import Scheme, quantize
 from model_server.models.weights.source import Stacked, Tensor

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import FLOAT4, e8m0_numbers, float4_numbers
 from model_server.loading.weights import read_weights
-from model_server.models.layers.layers import ClampedGate
+from model_server.models.layers.activations import ClampedGate
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantized import as_bytes
