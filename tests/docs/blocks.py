@@ -45,7 +45,7 @@ SEVERAL_HOSTS = [
     block for block in blocks("docs/how_to/operations.md") if block.section == "More than one host"
 ]
 PLANNING = blocks("docs/how_to/planning.md")
-# Two machines are not at hand: tests/docs/test_install_pages.py reads those commands.
+# tests/hosts/test_two_machines.py runs those on two machines.
 EVENING = [
     block for block in blocks("docs/tutorial/one_evening.md") if block.section != "On two machines"
 ]
