@@ -85,7 +85,10 @@ def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
     # XLA would gather what is divided among devices before it calls a kernel.
     mesh = jax.typeof(x).sharding.mesh  # of one device, where a weight has had a part in x
-    alone = (mesh.empty or mesh.size == 1) and not _PORTABLE.get()
+    # Norms behind a weight stay with XLA there: around the native ones it fused a product with a
+    # sum in the program of one step, and not in that of several.
+    whole = mesh.empty or (mesh.size == 1 and name in _EXPONENTIALS)
+    alone = whole and not _PORTABLE.get()
     if native.available() and x.dtype == jnp.float32 and alone:
         on_cpu = partial(curve, name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
@@ -131,6 +134,7 @@ def _softplus(x: jax.Array, epsilon: float) -> jax.Array:
     return jax.nn.softplus(x)
 
 
+_EXPONENTIALS = ("softmax", "logistic", "softplus")
 _BY_XLA: Mapping[str, Callable[..., jax.Array]] = {
     "sum": _sum,
     "softmax": _softmax,

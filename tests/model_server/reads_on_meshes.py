@@ -35,6 +35,8 @@ _NUMBERS = {
 class Counted:
     """A checkpoint in memory that remembers what was read of it."""
 
+    format = "safetensors"
+
     def __init__(self) -> None:
         self.reads: list[tuple[str, list[tuple[int, int]]]] = []
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.kernels.pages import CacheShape, allocate, write
+from model_server.kernels.pages import CacheShape, HeadShape, allocate, write
 from model_server.models.families.indexed.whole_blocks import places_of, with_places
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
@@ -31,7 +31,7 @@ def test_a_layer_that_attends_is_one_that_chooses_and_one_that_sees() -> None:
     assert rest == [None, None]
     assert delta == other
     assert [array.shape for array in delta or ()][-2:] == [(192, 9), (2,)]
-    assert cache.others[2:] == ((1, 12, 0), None)
+    assert cache.others[2:] == (HeadShape(1, 12, 0), None)
     assert made.choosers == (None, None, None, 2)
     assert made.row == 4 * made.embed + 1
 
