@@ -47,36 +47,22 @@ class WholeBlocks(NamedTuple):
 def choose_blocks(
     batch: PagedBatch,
     layer: LayerPages,  # keys alone
-    queries: jax.Array,  # f32[T, J, I]
+    queries: jax.Array,  # f32[T, J, I]; of whole blocks f32[T, H, J]
     keys: jax.Array,  # f32[T, 1, I]
-    blocks: ChosenBlocks,
+    blocks: ChosenBlocks | WholeBlocks,
 ) -> tuple[Chosen, LayerPages]:
-    """Write the keys; return bool[.., J, C, S] of decodes and blocks, None: all that they see."""
+    """Write the keys; return bool[.., J, C, S] of decodes and blocks, None: all that they see.
+
+    Of whole blocks: bool[.., C, S], alike for all heads.
+    """
 
     def run(
         rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
     ) -> jax.Array | None:
         shaped = queries[rows].reshape(limits.shape[0], -1, *queries.shape[1:])
+        if isinstance(blocks, WholeBlocks):
+            return _choose_whole(pages, shaped, tables, limits, blocks)
         return _choose(pages, shaped, tables, limits, blocks)
-
-    first, rest, layer = _each(batch, layer, keys, None, run)
-    return Chosen(first, rest), layer
-
-
-def choose_whole_blocks(
-    batch: PagedBatch,
-    layer: LayerPages,  # keys alone
-    queries: jax.Array,  # f32[T, H, J]
-    keys: jax.Array,  # f32[T, 1, I]
-    blocks: WholeBlocks,
-) -> tuple[Chosen, LayerPages]:
-    """Write the keys; return bool[.., C, S] of decodes and blocks, None: all that they see."""
-
-    def run(
-        rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
-    ) -> jax.Array | None:
-        shaped = queries[rows].reshape(limits.shape[0], -1, *queries.shape[1:])
-        return _choose_whole(pages, shaped, tables, limits, blocks)
 
     first, rest, layer = _each(batch, layer, keys, None, run)
     return Chosen(first, rest), layer

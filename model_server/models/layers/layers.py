@@ -71,8 +71,8 @@ def project_finely(x: jax.Array, kernel: jax.Array, live: jax.Array | None) -> j
 def sum_in_order(parts: jax.Array, axis: int) -> jax.Array:
     """Add [T, ...] along an axis in its order.
 
-    XLA's sums have an order that depends on T. And what is added was rounded before: which of two
-    products XLA fuses with their sum depends on T, too.
+    XLA's sums have an order that depends on T. On TPUs and GPUs what is added was rounded before;
+    XLA:CPU drops the barrier, and fuses the first of two products with their sum.
     """
     rounded = lax.optimization_barrier(parts)
     each = (lax.index_in_dim(rounded, i, axis, keepdims=False) for i in range(parts.shape[axis]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model_server.kernels import xla
-from model_server.kernels.chosen_blocks import WholeBlocks, choose_whole_blocks
+from model_server.kernels.chosen_blocks import WholeBlocks, choose_blocks
 from model_server.kernels.pages import CacheShape, allocate
 from model_server.kernels.whole import no_pages, whole_batch
 from tests.model_server.tiny import PAGE, one_prompt
@@ -49,9 +49,9 @@ def test_the_highest_blocks_and_the_tokens_behind_them_are_chosen(size: int) -> 
     blocks = WholeBlocks(size, most, pooled)
     cache = CacheShape(layers=1, kv_heads=1, key_dim=DIM, value_dim=0, chosen=True, plain=True)
     (layer,) = allocate(cache, -(-TOKENS // PAGE), PAGE, jnp.dtype("float32"))
-    paged, _ = choose_whole_blocks(one_prompt(TOKENS, xla.KERNEL), layer, queries, keys, blocks)
+    paged, _ = choose_blocks(one_prompt(TOKENS, xla.KERNEL), layer, queries, keys, blocks)
     whole = whole_batch(jnp.asarray([TOKENS]), TOKENS)
-    unpaged, _ = choose_whole_blocks(whole, no_pages(), queries[1:], keys[1:], blocks)
+    unpaged, _ = choose_blocks(whole, no_pages(), queries[1:], keys[1:], blocks)
     causal, expected = np.tril(np.ones((TOKENS, TOKENS), bool)), wanted(size, most)
     for chosen in (paged, unpaged):
         assert chosen.blocks is not None
@@ -64,5 +64,5 @@ def test_nothing_is_chosen_where_no_query_sees_more_blocks_than_it_may() -> None
     cache = CacheShape(layers=1, kv_heads=1, key_dim=DIM, value_dim=0, chosen=True, plain=True)
     (layer,) = allocate(cache, -(-TOKENS // PAGE), PAGE, jnp.dtype("float32"))
     blocks = WholeBlocks(4, 100, pooled)
-    chosen, _ = choose_whole_blocks(one_prompt(TOKENS, xla.KERNEL), layer, queries, keys, blocks)
+    chosen, _ = choose_blocks(one_prompt(TOKENS, xla.KERNEL), layer, queries, keys, blocks)
     assert chosen == (None, None)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from model_server.kernels.chosen import Chosen
-from model_server.kernels.chosen_blocks import WholeBlocks, choose_whole_blocks
+from model_server.kernels.chosen_blocks import WholeBlocks, choose_blocks
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape, LayerPages
 from model_server.models.families.indexed.minimax_m3 import BlockAttention
@@ -112,7 +112,7 @@ class BlockChooser(nnx.Module):
         if s.placed:
             keys = with_places(keys, positions)
         blocks = WholeBlocks(s.size, s.most, self._pooled)
-        chosen, pages = choose_whole_blocks(batch, pages, queries, keys, blocks)
+        chosen, pages = choose_blocks(batch, pages, queries, keys, blocks)
         return x, MadeFor(chosen, seen, weights), pages
 
     def _pooled(self, keys: jax.Array, first: jax.Array) -> jax.Array:
