@@ -6,15 +6,13 @@ that cannot be loaded costs one replica, and no other is unloaded for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from admin_server.assignment.seen import SeenModel, is_current
 from admin_server.ledger.state import CellState
 from sax.canary import canary_replicas, canary_spec, replicas_with_canary
 from sax.types import CanaryShare, ModelSpec
-
-Targets = Mapping[str, Mapping[str, ModelSpec]]  # by model and address, the canary's spec
 
 
 def with_canaries(wanted: CellState) -> CellState:

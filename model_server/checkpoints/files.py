@@ -9,6 +9,7 @@ import json
 import os
 import stat
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,16 @@ def check_files_below(folder: Path) -> None:
 
     For readers that open files by themselves.
     """
+    for entry in entries_below(folder, into_links=True):
+        if not (entry.is_dir() or entry.is_file()):
+            _check(Path(entry.path), entry.stat().st_mode)
+
+
+def entries_below(folder: Path, *, into_links: bool) -> Iterator[os.DirEntry[str]]:
+    """Yield all entries of a folder and of those below it. Raises OSError.
+
+    into_links: goes into linked folders, too. Raises CheckpointError for more than a million.
+    """
     waiting, seen = [folder], 0
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -71,10 +82,9 @@ def check_files_below(folder: Path) -> None:
                 seen += 1
                 if seen > _MOST_FILES:
                     raise CheckpointError(f"{folder} holds more than {_MOST_FILES} files")
-                if entry.is_dir():
+                yield entry
+                if entry.is_dir(follow_symlinks=into_links):
                     waiting.append(Path(entry.path))
-                elif not entry.is_file():
-                    _check(Path(entry.path), entry.stat().st_mode)
 
 
 def _check(path: Path, mode: int) -> None:

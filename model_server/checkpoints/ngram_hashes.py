@@ -31,7 +31,7 @@ _USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class NGramHashes:
-    """How the tokens before and at a place choose rows of one layer's table."""
+    """Hash functions of one layer: the last tokens of a position choose rows of its table."""
 
     multipliers: tuple[int, ...]  # of the token itself, of the one before it, ...; below 2**63
     sizes: tuple[int, ...]  # rows of each head: first those of pairs, then of three tokens, ...

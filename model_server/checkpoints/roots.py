@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from model_server.checkpoints.files import entries_below
 from model_server.checkpoints.split_name import part_names
 from sax.errors import CheckpointError
 from sax.references import parse_reference
-
-_MOST_FILES = 100_000  # of one checkpoint
 
 
 def local_place(path: str) -> Path | None:
@@ -69,16 +68,7 @@ class CheckpointRoots:
 
 def _links(folder: Path) -> Iterator[Path]:
     """Yield the symbolic links below a folder; those below linked folders are not followed."""
-    if not folder.is_dir():
-        return
-    waiting, seen = [folder], 0
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                seen += 1
-                if seen > _MOST_FILES:
-                    raise CheckpointError(f"{folder} holds more than {_MOST_FILES} files")
-                if entry.is_symlink():
-                    yield Path(entry.path)
-                elif entry.is_dir():
-                    waiting.append(Path(entry.path))
+    if folder.is_dir():
+        for entry in entries_below(folder, into_links=False):
+            if entry.is_symlink():
+                yield Path(entry.path)

@@ -148,8 +148,9 @@ def in_turn(
 ) -> Callable[..., Any]:
     """Return what traces several forward passes in turn, each with its choice of tokens.
 
-    Barriers keep each of them as it is in a program of its own, so that answers are the same. XLA
-    on CPU would copy the pages in every round of a loop, so that it gets none there.
+    Barriers keep each of them as it is in a program of its own, so that answers are the same;
+    XLA:CPU drops them before it fuses, and tests hold that its answers are the same. It would copy
+    the pages in every round of a loop, so that it gets none.
     """
 
     def one(leaves: Any, held: tuple[Any, SlotState], vector: jax.Array) -> Any:

@@ -48,7 +48,7 @@ _Choose = Callable[[LayerPages, jax.Array, jax.Array, jax.Array, jax.Array], jax
 
 
 class Lent(NamedTuple):
-    """What a layer attends to that keeps no vectors of its own: an earlier layer's."""
+    """Keys and pages of an earlier layer, for one that keeps none of its own."""
 
     keys: jax.Array  # f32[T, 1, N]: those of the step's tokens, at least as wide as queries
     pages: LayerPages  # with these written

@@ -31,7 +31,7 @@ class Compression(NamedTuple):
 
 
 class RowPages(NamedTuple):
-    """Where rows of a flat batch that are read together have their pages."""
+    """Page tables of rows of a flat batch that are read together."""
 
     rows: slice
     near: jax.Array  # i32[N, S/G]; arbitrary before the window
@@ -40,7 +40,7 @@ class RowPages(NamedTuple):
 
 
 class EntryParts(NamedTuple):
-    """What entries are made of."""
+    """Inputs of M entries: what their tokens give to each."""
 
     numbers: jax.Array  # f32[M, seen, W]
     there: jax.Array  # bool[M, seen]: False before the first token

@@ -1,4 +1,4 @@
-"""What flags and a publish ask of a placed model: slots, context and pages of its engine.
+"""Engine limits that flags and a publish ask for: slots, context and pages.
 
 All byte counts are per device of the mesh.
 """

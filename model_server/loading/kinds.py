@@ -56,7 +56,7 @@ class AskedModel:
 
     @cached_property
     def recipe(self) -> Recipe | EmbedRecipe:
-        """Of a model of text. Raises as `recipe_of`."""
+        """Recipe of a text model. Raises as `recipe_of`."""
         return recipe_of(self.spec, self.config)
 
     @property

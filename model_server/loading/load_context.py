@@ -1,4 +1,4 @@
-"""What the kinds of model share while they load: checkpoints, memory, and who holds how much."""
+"""State that loads of all kinds of model share: checkpoints, and the memory each model holds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import numpy as np
 if TYPE_CHECKING:
     from model_server.kernels.states import MemoryTokens, StatePlaces
 
-MOST_TAPS = 16  # of a convolution
 _NONE = np.zeros(0, np.float32)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flax import nnx
@@ -76,45 +76,23 @@ def latent_recipe(
     None: it is the layer. final_norm: None: a usual one. norms: before attention and before
     experts; None: usual ones, as before dense feed-forwards.
     """
-    layers, dense = len(sparse), gated_ffw(keys, gate=gate)
+    layers = len(sparse)
     shape = shape or latent_shape(keys)
     if rope is None and rotates:
         rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
     ropes = rope if isinstance(rope, Sequence) else [rope] * layers
     kept = [None] * layers if states is None else states(1)
-    usual: BuildLatent = LatentAttention
-
-    def usual_norm(name: str, form: WeightForm) -> nnx.Module:
-        return norm_of(keys, name)
-
-    def made(
-        kind: Callable[..., PreNormLayer],
-        prefix: str,
-        attention: BuildLatent,
-        ffw: BuildFfw,
-        form: WeightForm,
-    ) -> PreNormLayer:
-        before_attention, before_experts = norms or (usual_norm, usual_norm)
-        before_ffw = usual_norm if ffw is dense else before_experts
-        return kind(
-            before_attention(f"{prefix}.input_layernorm", form),
-            attention(shape, f"{prefix}.{part}", form),
-            before_ffw(f"{prefix}.post_attention_layernorm", form),
-            ffw(prefix, form),
-        )
+    each: Sequence[BuildLatent] = attentions or [LatentAttention] * layers
+    made = _LatentLayers(keys, shape, each, routed, gated_ffw(keys, gate=gate), part, norms)
 
     def layer(index: int, form: WeightForm) -> nnx.Module:
-        attention, ffw = (
-            attentions[index] if attentions else usual,
-            routed if sparse[index] else dense,
-        )
         prefix = f"model.layers.{index}"
-        found = made(layer_kind, prefix, attention, ffw, form)
+        found = made.layer(layer_kind, prefix, index, form, has_experts=sparse[index])
         return found if around is None else around(found, prefix)
 
     def drafting(prefix: str, form: WeightForm) -> PreNormLayer:
         # Like the first layer it takes nothing from another one.
-        return made(PreNormLayer, prefix, attentions[0] if attentions else usual, routed, form)
+        return made.layer(PreNormLayer, prefix, 0, form, has_experts=True)
 
     def build(form: WeightForm) -> Decoder:
         return decoder_kind(
@@ -139,6 +117,41 @@ def latent_recipe(
         short_context=ropes[0] and ropes[0].short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _LatentLayers:
+    """The parts of each layer."""
+
+    keys: ConfigKeys
+    shape: LatentShape
+    attentions: Sequence[BuildLatent]
+    routed: BuildFfw
+    dense: BuildFfw
+    part: str
+    norms: tuple[BuildFfw, BuildFfw] | None
+
+    def layer(
+        self,
+        kind: Callable[..., PreNormLayer],
+        prefix: str,
+        index: int,
+        form: WeightForm,
+        *,
+        has_experts: bool,
+    ) -> PreNormLayer:
+        """Build a layer with the attention of the layer `index`."""
+        before_attention, before_experts = self.norms or (self._usual_norm, self._usual_norm)
+        before_ffw = before_experts if has_experts else self._usual_norm
+        return kind(
+            before_attention(f"{prefix}.input_layernorm", form),
+            self.attentions[index](self.shape, f"{prefix}.{self.part}", form),
+            before_ffw(f"{prefix}.post_attention_layernorm", form),
+            (self.routed if has_experts else self.dense)(prefix, form),
+        )
+
+    def _usual_norm(self, name: str, form: WeightForm) -> nnx.Module:
+        return norm_of(self.keys, name)
 
 
 def _interleaved(keys: ConfigKeys) -> bool:

@@ -44,7 +44,7 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class OutputGate:
-    """How what the heads found is gated by a projection of the token."""
+    """A gate on what the heads find: a projection of the token, activated."""
 
     by_heads: bool = False  # a number for each head; False: one for each number that it found
     activation: Activation = logistic

@@ -31,7 +31,7 @@ from model_server.models.weights.weight import WeightForm, weight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryShape:
-    """How entries are made, and chosen."""
+    """Sizes of the entries of a layer, and of the indexer that chooses among them."""
 
     rate: int  # tokens that an entry stands for
     overlaps: bool  # it is made of the tokens of the one before, too

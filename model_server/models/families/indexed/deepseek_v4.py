@@ -24,12 +24,12 @@ from model_server.models.families.indexed.hy_v4 import (
     MixingConnection,
     StreamsNorm,
     StreamWeights,
+    bounded_gate,
     stream_weights,
 )
 from model_server.models.families.ropes import rotated_part
 from model_server.models.families.sigmoid_experts import RoutedNames, routed_ffw
 from model_server.models.known_keys import DECODER, KnownKeys, ignored, one_of
-from model_server.models.layers.activations import BoundedGate
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.compressed_attention import (
     CompressedAttention,
@@ -423,15 +423,10 @@ def _ffws(keys: ConfigKeys) -> tuple[BuildFfw, BuildFfw]:
     """Return builders of experts that are scored, and of hashed ones. Raises CheckpointError."""
     keys.only("hidden_act", "silu")
     keys.only("n_shared_experts", 1)
-    if (bound := keys.number("swiglu_limit")) <= 0:
-        raise CheckpointError(
-            f"config.json has swiglu_limit = {bound}; the {keys.family} family supports numbers "
-            "above 0"
-        )
     embed, experts, vocab = map(keys.whole, ("hidden_size", "n_routed_experts", "vocab_size"))
     scoring, scale = keys.only("scoring_func", *SCORINGS), keys.number("routed_scaling_factor")
     choice = ScoredChoice(checked_count(keys, experts), scoring, scale)
-    routed = routed_ffw(keys, choice, names=_EXPERTS, gate=BoundedGate(bound))
+    routed = routed_ffw(keys, choice, names=_EXPERTS, gate=bounded_gate(keys))
 
     def hashed(name: str, form: WeightForm) -> nnx.Module:
         gate = f"{name}.mlp.gate"

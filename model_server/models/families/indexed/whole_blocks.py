@@ -26,7 +26,7 @@ from model_server.models.weights.weight import WeightForm
 
 
 class MadeFor(NamedTuple):
-    """What a `BlockChooser` hands to the layer behind it, which attends."""
+    """Output of a `BlockChooser`, for the layer behind it, which attends."""
 
     chosen: Chosen
     seen: jax.Array  # f32[T, D]
