@@ -10,17 +10,23 @@ from model_server.checkpoints.gguf.architectures import (
     delta,
     experts,
     gemma_lending,
-    glm_moe,
+    glm,
     mamba,
 )
 from model_server.checkpoints.gguf.architectures.bert import BERT, MODERN_BERT
-from model_server.checkpoints.gguf.architectures.cohere import COHERE2, COMMAND_R
 from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2, DEEPSEEK32, GLM_DSA
+from model_server.checkpoints.gguf.architectures.experts import GPT_OSS
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
-from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
-from model_server.checkpoints.gguf.architectures.gpt_oss import GPT_OSS
-from model_server.checkpoints.gguf.architectures.layer_normed import PHI2, STARCODER2
+from model_server.checkpoints.gguf.architectures.layer_normed import (
+    COHERE2,
+    COMMAND_R,
+    GPT2,
+    GPTJ,
+    GPTNEOX,
+    PHI2,
+    STARCODER2,
+)
 from model_server.checkpoints.gguf.architectures.lfm2 import LFM2, LFM2MOE
 from model_server.checkpoints.gguf.architectures.llama import LLAMA
 from model_server.checkpoints.gguf.architectures.llama_kin import (
@@ -30,11 +36,11 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     GRANITE,
     HUNYUAN_DENSE,
     MISTRAL3,
+    PHI3,
     SEED_OSS,
     SMOLLM3,
 )
 from model_server.checkpoints.gguf.architectures.olmo2 import EXAONE4, OLMO2
-from model_server.checkpoints.gguf.architectures.phi3 import PHI3
 from model_server.checkpoints.gguf.architectures.qwen import (
     QWEN2,
     QWEN2VL,
@@ -84,7 +90,7 @@ _ALL = (
     APERTUS,
     *experts.ALL,
     LFM2MOE,
-    *glm_moe.ALL,
+    *glm.ALL,
     *mamba.ALL,
     *delta.ALL,
     *gemma_lending.ALL,

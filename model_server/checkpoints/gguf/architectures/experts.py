@@ -1,7 +1,9 @@
-"""Decoders of routed experts that are read as llama.cpp's converter writes them, and not written.
+"""Decoders of routed experts, as llama.cpp's converter writes their files.
 
-Qwen2-MoE, OLMoE, Phi-3.5-MoE, MiniMax-M2, ERNIE 4.5, Hunyuan-A13B, Command A+ and Llama 4. What a
-file does not say is what the published models have.
+Qwen2-MoE, OLMoE, Phi-3.5-MoE, MiniMax-M2, ERNIE 4.5, Hunyuan-A13B, Command A+ and Llama 4 are read
+and not written; what a file does not say is what the published models have. gpt-oss, with attention
+sinks, is also written if the checkpoint has its experts apart: Hugging Face's folders hold gates and
+ups of all experts in one tensor, which has no name here.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ from model_server.checkpoints.gguf.heads import (
     FFW,
     FULL,
     SIZES,
+    layer_types,
     read_heads,
     read_layer_types,
     read_window,
+    window_metadata,
 )
 from model_server.checkpoints.gguf.rope import (
     read_longrope,
     read_partly_rotated,
     read_rotary_heads,
+    rotary_heads_metadata,
 )
 from sax.errors import CheckpointError
 
@@ -369,6 +374,59 @@ LLAMA4 = GgufArchitecture(
     more_config=_read_llama4,
     dropped=INVERSE_FREQUENCIES,
 )
+_PERIOD = 2  # of the layers, from the second on, that see everything
+
+
+def _read_gpt_oss(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    more = read_rotary_heads(facts, config)
+    if more["rope_scaling"]:
+        more["rope_scaling"] |= {"truncate": False}  # as published; files do not say it
+    return more | {
+        "sliding_window": read_window(facts),
+        "layer_types": read_layer_types(facts, config["num_hidden_layers"], _PERIOD),
+    }
+
+
+def _gpt_oss_metadata(config: Config) -> dict[str, Any]:
+    kinds = config.get("layer_types") or layer_types(config["num_hidden_layers"], _PERIOD)
+    window = window_metadata(config.get("sliding_window", 128), kinds, _PERIOD)
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    scaling = {key: value for key, value in given.items() if key != "truncate"}
+    plain = {**config, "rope_scaling": scaling, "rope_parameters": None}
+    return rotary_heads_metadata(plain) | window
+
+
+GPT_OSS = GgufArchitecture(
+    name="gpt-oss",
+    model_types={"gpt_oss": "GptOssForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **PROJECTIONS,
+        "attn_norm": place("input_layernorm"),
+        "attn_sinks.weight": place("self_attn.sinks"),
+        "post_attention_norm": place("post_attention_layernorm"),
+        "ffn_gate_inp": place("mlp.router"),
+        **feed_forward("mlp.experts.{e}", "_exps"),
+    },
+    keys=(
+        *DECODER,
+        Key("num_local_experts", "expert_count"),
+        Key("num_experts_per_tok", "expert_used_count"),
+    ),
+    fixed={
+        "attention_bias": True,
+        "experts_apart": True,
+        "hidden_act": "silu",
+        "swiglu_alpha": 1.702,
+        "swiglu_limit": 7.0,
+    },
+    more_config=_read_gpt_oss,
+    more_metadata=_gpt_oss_metadata,
+    ignored=("expert_feed_forward_length",),  # as feed_forward_length
+    dropped=INVERSE_FREQUENCIES,
+)
+
+
 ALL = (
     QWEN2MOE,
     OLMOE,

@@ -1,9 +1,10 @@
-"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5, Hunyuan, Arcee AFM, Ministral 3, Apertus.
+"""Kin of Llama: SmolLM3, Granite, Seed-OSS, ERNIE, Hunyuan, AFM, Ministral 3, Apertus, Phi-3 and 4.
 
 SmolLM3, Granite and Arcee reach llama.cpp's converter as Llamas, so rows of queries and keys are
-reordered. Seed-OSS's and Hunyuan's are as published; ERNIE rotates neighbouring dimensions as
-llama.cpp does. Files of Hunyuan hold the base of its positions as `alpha` has raised it, and those
-of Apertus the numbers of its activation in the metadata.
+reordered. Seed-OSS's and Hunyuan's are as published, as are Phi's, whose q/k/v and gate/up stay
+fused; ERNIE rotates neighbouring dimensions as llama.cpp does. Files of Hunyuan hold the base of
+its positions as `alpha` has raised it, and those of Apertus the numbers of its activation in the
+metadata.
 """
 
 from __future__ import annotations
@@ -20,14 +21,27 @@ from model_server.checkpoints.gguf.architecture import (
 )
 from model_server.checkpoints.gguf.architectures.llama import (
     HEAD_NORMS,
+    INVERSE_FREQUENCIES,
     NORMS,
     PROJECTIONS,
     TENSORS,
     feed_forward,
 )
 from model_server.checkpoints.gguf.facts import Facts, Key
-from model_server.checkpoints.gguf.heads import DECODER, FULL
+from model_server.checkpoints.gguf.heads import (
+    DECODER,
+    FULL,
+    head_dim,
+    heads_metadata,
+    layer_types,
+    read_partly_rotated_heads,
+    read_window,
+    window_metadata,
+)
 from model_server.checkpoints.gguf.rope import (
+    longrope_factors,
+    longrope_metadata,
+    read_longrope,
     read_rotary_heads,
     rope_factors,
     rotary_heads_metadata,
@@ -212,4 +226,49 @@ APERTUS = GgufArchitecture(
     keys=DECODER,
     fixed={"hidden_act": "xielu"},
     more_config=_with_biases({"attention_bias": _Q}),
+)
+
+
+def _read_phi3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    more = read_partly_rotated_heads(facts, config)
+    rotated = more.pop("rotated")
+    return {
+        **more,
+        **read_longrope(facts, rotated, config["max_position_embeddings"]),
+        "partial_rotary_factor": rotated / more["head_dim"],
+        "sliding_window": read_window(facts),
+    }
+
+
+def _phi3_metadata(config: Config) -> dict[str, Any]:
+    everywhere = layer_types(config["num_hidden_layers"], 0)
+    return {
+        **heads_metadata(config, _phi3_rotated(config)),
+        **longrope_metadata(config),
+        **window_metadata(config.get("sliding_window"), everywhere, 0),
+    }
+
+
+def _phi3_rotated(config: Config) -> int:
+    given = (config.get("rope_parameters") or {}).get("partial_rotary_factor")
+    return int(head_dim(config) * (given or config.get("partial_rotary_factor") or 1.0))
+
+
+PHI3 = GgufArchitecture(
+    name="phi3",
+    model_types={"phi3": "Phi3ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        "attn_qkv": place("self_attn.qkv_proj"),
+        "attn_output": place("self_attn.o_proj"),
+        "ffn_up": place("mlp.gate_up_proj"),
+        "ffn_down": place("mlp.down_proj"),
+    },
+    keys=DECODER,
+    fixed={"hidden_act": "silu", "attention_bias": False},
+    more_config=_read_phi3,
+    more_metadata=_phi3_metadata,
+    factors=longrope_factors,
+    dropped=INVERSE_FREQUENCIES,
 )
