@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from sax.cli.command_line import COMMANDS, command_line
-from sax.cli.commands.saxml_shim import saxml_shim
-from sax.cli.commands.saxutil import register as register_saxutil
+from sax.cli.commands.saxml import register as register_saxutil
+from sax.cli.commands.saxml import saxml_shim
 
 app = command_line(*COMMANDS)
 register_saxutil(app)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from sax.cli.failure import INTERRUPTED, report_bug
-from sax.cli.saxutil import admin_verbs, language_verbs, media_verbs
+from sax.cli.saxutil import admin_verbs, model_verbs
 from sax.cli.saxutil.go_flags import (
     GoFlag,
     ParsedFlags,
@@ -120,14 +120,7 @@ def _default(flag: GoFlag) -> str:
 
 _HELP = ("-h", "-help", "--help")
 _ABOUT = ("help", "flags", "commands")
-VERBS = {
-    verb.name: verb
-    for verb in (
-        *admin_verbs.VERBS,
-        *language_verbs.VERBS,
-        *media_verbs.VERBS,
-    )
-}
+VERBS = {verb.name: verb for verb in (*admin_verbs.VERBS, *model_verbs.VERBS)}
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 Qwen2-MoE, OLMoE, Phi-3.5-MoE, MiniMax-M2, ERNIE 4.5, Hunyuan-A13B, Command A+ and Llama 4 are read
 and not written; what a file does not say is what the published models have. gpt-oss, with attention
-sinks, is also written if the checkpoint has its experts apart: Hugging Face's folders hold gates and
-ups of all experts in one tensor, which has no name here.
+sinks, is also written if the checkpoint has its experts apart: Hugging Face's folders hold gates
+and ups of all experts in one tensor, which has no name here.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ import pytest
 import soundfile
 
 from model_server.serving.batch_servable import BatchServable
-from model_server.serving.passes.sound_writer import SoundWriter
-from model_server.serving.passes.speech import pieces_of, spoken
+from model_server.serving.passes.speech import SoundWriter, pieces_of, spoken
 from model_server.sharing.audio.process import SoundForm
 from model_server.sharing.audio.worker import decoded
 from sax.errors import InvalidRequest

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sax.cli.commands import saxml_shim
+from sax.cli.commands import saxml
 from tests.demo_model import ROOT
 
 _HERE = Path(__file__).parent
@@ -19,7 +19,7 @@ NAMES = {1: "generation_one.py", 2: "generation_two.py"}
 @contextmanager
 def running(generation: int, admin: str, packages: Path) -> Iterator[int]:
     """Run a server for the cell of this admin server, with the shim in `packages`; its port."""
-    saxml_shim.install_shim(packages)
+    saxml.install_shim(packages)
     path = os.pathsep.join([str(ROOT), str(packages)])
     env = {**os.environ, "SAX_ADMIN": admin, "PYTHONPATH": path}
     words = [sys.executable, str(_HERE / NAMES[generation])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sax.cli.saxutil.language_verbs import StreamedAnswer
+from sax.cli.saxutil.model_verbs import StreamedAnswer
 
 
 def test_texts_grow_from_their_prefixes_and_the_last_scores_count(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sax.cli.commands import saxml_shim
+from sax.cli.commands import saxml
 from sax.cli.main import app
 from sax.errors import InvalidRequest
 
@@ -28,7 +28,7 @@ print(sax.__name__, multimodal_pb2.DataItem(text="x").text, admin_pb2_grpc.Admin
 
 
 def test_a_program_imports_by_saxmls_paths(tmp_path: Path) -> None:
-    saxml_shim.install_shim(tmp_path)
+    saxml.install_shim(tmp_path)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     words = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
@@ -48,11 +48,11 @@ def test_a_package_of_somebody_else_stays(tmp_path: Path) -> None:
     other.mkdir()
     (other / "__init__.py").write_text("# Saxml")
     with pytest.raises(InvalidRequest, match="another package"):
-        saxml_shim.install_shim(tmp_path)
-    assert saxml_shim.remove_shim(tmp_path) == []
+        saxml.install_shim(tmp_path)
+    assert saxml.remove_shim(tmp_path) == []
     assert (other / "__init__.py").exists()
 
 
 def test_a_pybind11_abseil_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pybind11_abseil").mkdir()
-    assert saxml_shim.install_shim(tmp_path) == [tmp_path / "saxml"]
+    assert saxml.install_shim(tmp_path) == [tmp_path / "saxml"]
