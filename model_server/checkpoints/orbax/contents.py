@@ -24,12 +24,11 @@ from model_server.checkpoints.orbax.dialect import (
     translate,
 )
 from model_server.checkpoints.orbax.folder import Folder, reason
-from model_server.checkpoints.orbax.gemma import GEMMA
 from model_server.checkpoints.orbax.layout import MANIFEST, METADATA, OrbaxLayout
-from model_server.checkpoints.orbax.maxtext import MAXTEXT
 from model_server.checkpoints.orbax.pax.dialect import PRAXIS, QueryScales, query_scales, sizes_only
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
 from model_server.checkpoints.orbax.pax.model import PraxisModel, praxis_model
+from model_server.checkpoints.orbax.published import GEMMA, MAXTEXT
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.region import Region, deliver
 from sax.errors import CheckpointError
