@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from http_gateway.api_description import (
-    DescribedField,
-    DescribedOperation,
-    operations,
-    reply_types,
-)
+from http_gateway.api_description import DescribedField, DescribedOperation, operations, reply_types
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig

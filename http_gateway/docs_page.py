@@ -16,12 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from http_gateway.api_description import (
-    DescribedField,
-    DescribedOperation,
-    operations,
-    reply_types,
-)
+from http_gateway.api_description import DescribedField, DescribedOperation, operations, reply_types
 from http_gateway.openapi import JSON, operation
 from sax.format import listing
 from sax.look.page_file import PAGE_HEADERS, page_files

@@ -407,8 +407,7 @@ class HypothesisText(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
-    """Output of one request since the previous chunk. A Struct because one is made per token, and a
-    dataclass would cost five times as much."""
+    """Output of one request since the chunk before; a Struct is made in a fifth of a class's time."""
 
     text: str  # whole characters only
     token_ids: tuple[int, ...] = ()

@@ -25,13 +25,7 @@ from tests.model_server.checkpoints.fixtures import (  # noqa: F401
     smollm2,
 )
 from tests.processes import QUICK_COMPILER
-from tests.stores.fixtures import (  # noqa: F401
-    azurite_place,
-    gcs_place,
-    moto_place,
-    place,
-    seaweed_place,
-)
+from tests.stores.fixtures import azurite_place, gcs_place, moto_place, place, seaweed_place  # noqa: F401
 from tests.targets import is_quick
 from tests.work_units import WorkUnits
 

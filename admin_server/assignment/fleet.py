@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
-from admin_server.ledger.placement import (
-    ServerDemand,
-    bare,
-    devices_of,
-    reserved_for,
-    stated_bytes,
-)
+from admin_server.ledger.placement import ServerDemand, bare, devices_of, reserved_for, stated_bytes
 from sax.need import Need
 from sax.types import JoinedServer, ModelSpec, ServableStatus
 

@@ -13,12 +13,7 @@ from collections.abc import Callable
 from admin_server.condition import ChangeSignal
 from sax.errors import InvalidRequest, SaxError, StateLost
 from sax.names import CellId
-from sax.storage.object_store import (
-    ObjectExists,
-    ObjectStore,
-    StoreReplaced,
-    StoreUnavailable,
-)
+from sax.storage.object_store import ObjectExists, ObjectStore, StoreReplaced, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 

@@ -14,12 +14,7 @@ import msgspec
 
 from admin_server.storage.envelope import CorruptLog, name_of, unwrap, wrap
 from sax.names import CellId
-from sax.storage.object_store import (
-    ObjectExists,
-    ObjectMissing,
-    ObjectStore,
-    StoreReplaced,
-)
+from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore, StoreReplaced
 
 KIND = "mark"
 _NUMBER = 1

@@ -20,14 +20,7 @@ from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged
 from http_gateway.openai.unsupported import refuse_unsupported
-from http_gateway.openapi import (
-    WITH_MODEL,
-    EventKinds,
-    OpenAiError,
-    RequestBody,
-    Schema,
-    operation,
-)
+from http_gateway.openapi import WITH_MODEL, EventKinds, OpenAiError, RequestBody, Schema, operation
 from http_gateway.sse import EventSource, EventStream, Script, event
 from sax.errors import SaxError, UnsupportedParameter
 from sax.fields.field import RequestRoute

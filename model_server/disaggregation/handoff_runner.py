@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model_server.disaggregation.handed_pages import PageNumbers, pick
-from model_server.engine.running.ops import (
-    ExportPages,
-    Forwarding,
-    ImportPages,
-    Pending,
-    Runner,
-)
+from model_server.engine.running.ops import ExportPages, Forwarding, ImportPages, Pending, Runner
 from model_server.engine.types import Row, Step, StepResult
 
 

@@ -13,9 +13,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from sax.fields.sampling import DEVICE_FIELDS
 
 

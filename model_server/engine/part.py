@@ -18,10 +18,7 @@ from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence
 from model_server.engine.step_builder import StepBuilder
 from model_server.engine.step_times import StepTimes
-from model_server.engine.types import (
-    SlotMask,
-    Step,
-)
+from model_server.engine.types import SlotMask, Step
 
 State = TypeVar("State")
 

@@ -10,13 +10,7 @@ from msgspec.structs import replace
 
 from model_server.engine.media.media_span import MediaSpan, with_numbers
 from model_server.engine.slot_write import check_biases
-from model_server.engine.types import (
-    BeamSettings,
-    Grammar,
-    Hypothesis,
-    RowResult,
-    Sampling,
-)
+from model_server.engine.types import BeamSettings, Grammar, Hypothesis, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
 Setting = TypeVar("Setting")

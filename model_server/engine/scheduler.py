@@ -52,12 +52,7 @@ from model_server.engine.shares import fresh_tokens
 from model_server.engine.stats import SchedulerLoad
 from model_server.engine.step_builder import StepBuilder
 from model_server.engine.step_times import Pace, StepTimes
-from model_server.engine.types import (
-    Sampling,
-    SlotMask,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import Sampling, SlotMask, Step, StepResult
 
 _PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
 

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import (
-    Step,
-)
+from model_server.engine.types import Step
 
 _LONGEST_S = 0.15  # that a series may take: whoever arrives meanwhile waits for it
 

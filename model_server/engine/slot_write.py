@@ -10,11 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    Sampling,
-    SlotMask,
-    SlotSampling,
-)
+from model_server.engine.types import Sampling, SlotMask, SlotSampling
 from sax.errors import InvalidRequest
 
 MOST_BIASES = 512  # of one request: logit_bias, and the ends that min_tokens holds back

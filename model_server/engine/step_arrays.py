@@ -14,11 +14,7 @@ import numpy as np
 from model_server.engine.column_layout import SAMPLING_COLUMNS, ColumnLayout
 from model_server.engine.limits import EngineLimits
 from model_server.engine.media.media_span import RowMedia
-from model_server.engine.types import (
-    Row,
-    Sampling,
-    Step,
-)
+from model_server.engine.types import Row, Sampling, Step
 from model_server.models.long_positions import LONG
 
 _FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())

@@ -29,12 +29,7 @@ from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.deployment import Deployment
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.loading.weights import place
-from model_server.models.weights.low_rank import (
-    AdapterRoom,
-    FactorPart,
-    LowRankFactor,
-    LowRankPair,
-)
+from model_server.models.weights.low_rank import AdapterRoom, FactorPart, LowRankFactor, LowRankPair
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf
 from sax.errors import CheckpointError, LoadFailed

@@ -15,11 +15,7 @@ from typing import Any, TypeVar
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.models import families as family_modules
 from model_server.models.audio.audio_recipe import AudioClass, serving_of
-from model_server.models.audio.synthesizer_recipe import (
-    VITS,
-    SynthesizerClass,
-    check_synthesizer,
-)
+from model_server.models.audio.synthesizer_recipe import VITS, SynthesizerClass, check_synthesizer
 from model_server.models.audio.whisper import WHISPER
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe

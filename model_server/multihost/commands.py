@@ -10,9 +10,7 @@ import msgspec
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Op
-from model_server.engine.types import (
-    Step,
-)
+from model_server.engine.types import Step
 from sax.types import ModelSpec
 
 

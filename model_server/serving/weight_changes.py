@@ -15,14 +15,7 @@ from model_server.engine.running.ops import ForgetWeights, ReadWeights, Sleep, W
 from model_server.loading.loaded import Loaded
 from sax.errors import InvalidRequest, StaleRevision, Unavailable
 from sax.format import quoted
-from sax.weights import (
-    PUBLISHED,
-    Pausing,
-    ReplicaWeights,
-    WeightAction,
-    WeightChange,
-    WeightState,
-)
+from sax.weights import PUBLISHED, Pausing, ReplicaWeights, WeightAction, WeightChange, WeightState
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,7 @@ from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.client.pass_calls import PassCalls
 from sax.client.routing import ANYWHERE, Affinity, prefix_affinity
-from sax.passes import (
-    Gradients,
-)
+from sax.passes import Gradients
 from sax.proto import lm_pb2, tokens_pb2
 from sax.speech import (
     SpeechRequest,
@@ -40,11 +38,7 @@ from sax.types import (
     Tokenized,
 )
 from sax.wire import services
-from sax.wire.embed import (
-    decode_gradients,
-    encode_embed_question,
-    encode_gradient,
-)
+from sax.wire.embed import decode_gradients, encode_embed_question, encode_gradient
 from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
 from sax.wire.prompts import encode_detokenize, encode_tokenize
 from sax.wire.services import Reply, RpcMethod

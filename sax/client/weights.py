@@ -13,14 +13,7 @@ from typing import Any
 from sax.client.admin import Admin
 from sax.errors import InvalidRequest
 from sax.proto import cell_pb2
-from sax.weights import (
-    CHANGE_S,
-    Pausing,
-    ReplicaWeights,
-    WeightAction,
-    WeightChange,
-    check_alike,
-)
+from sax.weights import CHANGE_S, Pausing, ReplicaWeights, WeightAction, WeightChange, check_alike
 from sax.wire.weights import choice_of, decode_replica, encode_weights
 
 _SHARED = Path("/dev/shm")

@@ -13,14 +13,7 @@ from dataclasses import replace
 
 from admin_server.assignment.seen import Action, LoadAction, UnloadAction
 from sax.proto import modelet_pb2
-from sax.types import (
-    ModelSpec,
-    Placement,
-    ServableInfo,
-    ServableStatus,
-    ServerInfo,
-    ServerStatus,
-)
+from sax.types import ModelSpec, Placement, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 from sax.wire.servers import decode_status, encode_status
 
 GIB = 2**30

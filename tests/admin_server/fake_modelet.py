@@ -26,13 +26,7 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.need import Need
-from sax.proto import (
-    admin_pb2,
-    control_pb2,
-    control_pb2_grpc,
-    modelet_pb2,
-    modelet_pb2_grpc,
-)
+from sax.proto import admin_pb2, control_pb2, control_pb2_grpc, modelet_pb2, modelet_pb2_grpc
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.models import decode_load

@@ -22,9 +22,7 @@ from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from model_server.loading.audio.loaded_audio import LoadedAudio
 from model_server.loading.custom import LoadedCustom
 from model_server.loading.loaded import Loaded

@@ -27,9 +27,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.outbox import Deliver
 from model_server.engine.registry import finish_of
 from model_server.engine.request import Begun, Finish
-from model_server.engine.types import (
-    RowResult,
-)
+from model_server.engine.types import RowResult
 from sax.errors import SaxError
 
 

@@ -18,9 +18,7 @@ from model_server.engine.paging.prefix import NOTHING, Prefix
 from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.paging.window_pages import WindowPages
 from model_server.engine.sequence import Sequence, redone
-from model_server.engine.types import (
-    PageGrant,
-)
+from model_server.engine.types import PageGrant
 
 
 class Allocation:

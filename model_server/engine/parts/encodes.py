@@ -27,9 +27,7 @@ from model_server.engine.running.ops import Encode
 from model_server.engine.sequence import Sequence
 from model_server.engine.step_builder import StepBuilder
 from model_server.engine.step_times import StepTimes
-from model_server.engine.types import (
-    Row,
-)
+from model_server.engine.types import Row
 from sax.errors import InvalidRequest
 
 

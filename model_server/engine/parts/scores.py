@@ -10,10 +10,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.part import EnginePart
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.types import (
-    Row,
-    RowResult,
-)
+from model_server.engine.types import Row, RowResult
 from sax.errors import InvalidRequest
 
 

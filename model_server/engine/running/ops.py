@@ -13,11 +13,7 @@ import msgspec
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import (
-    SlotMask,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import SlotMask, Step, StepResult
 
 Made = TypeVar("Made", covariant=True)
 

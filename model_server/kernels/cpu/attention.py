@@ -17,13 +17,7 @@ import numpy as np
 from model_server.kernels import xla
 from model_server.kernels.cpu.states import convolve, take_in
 from model_server.kernels.paged import NewTokens, PagedBatch, Scores
-from model_server.kernels.pages import (
-    HIGHEST,
-    LayerPages,
-    Shapes,
-    key_major_shapes,
-    write,
-)
+from model_server.kernels.pages import HIGHEST, LayerPages, Shapes, key_major_shapes, write
 from model_server.kernels.states import Filter, MemoryTokens, StatePlaces
 
 LANES = 16  # keys whose scores are computed together; a page holds a whole number of them

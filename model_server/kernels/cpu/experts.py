@@ -14,13 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.kernels.cpu.rows import GATES
-from model_server.kernels.cpu.tiles import (
-    ROWS,
-    ByteForm,
-    ByteTiles,
-    byte_rows,
-    plain_weight,
-)
+from model_server.kernels.cpu.tiles import ROWS, ByteForm, ByteTiles, byte_rows, plain_weight
 
 _NO_OFFSETS = np.zeros((0, 0, 0), np.float16)
 

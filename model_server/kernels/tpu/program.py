@@ -16,13 +16,7 @@ from model_server.kernels.paged import KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.kernel import TpuProgram
 from model_server.kernels.tpu.pages import LANES, lanes, new_tokens
-from model_server.kernels.tpu.queries import (
-    kinds_of,
-    queries_of,
-    result_shape,
-    rows_of,
-    sinks_of,
-)
+from model_server.kernels.tpu.queries import kinds_of, queries_of, result_shape, rows_of, sinks_of
 from model_server.kernels.tpu.reading import masks_of
 from model_server.kernels.tpu.sizes import VMEM_BYTES, VMEM_SPARE, AttentionShapes, sizes_of
 from model_server.kernels.tpu.softmax import Scoring

@@ -20,12 +20,7 @@ from model_server.loading.images.decoders import (
     image_decoder,
     sound_decoder,
 )
-from model_server.loading.images.prepared import (
-    LivingImages,
-    PreparedImage,
-    key_of,
-    with_digest,
-)
+from model_server.loading.images.prepared import LivingImages, PreparedImage, key_of, with_digest
 from model_server.loading.images.video_decoder import check_av, video_decoder
 from model_server.models.media.media_recipe import (
     MediaRecipe,

@@ -46,14 +46,7 @@ from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import DENSE, EmbedRecipe
 from model_server.models.recipe import Recipe
-from model_server.models.tasks import (
-    CLASSIFY,
-    EMBED,
-    RERANK,
-    Tasks,
-    classifies_tokens,
-    sizes_of,
-)
+from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, classifies_tokens, sizes_of
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes

@@ -17,11 +17,7 @@ from model_server.models.families.decoder_recipe import (
     gated_ffw,
     norm_of,
 )
-from model_server.models.families.gemma import (
-    GEMMA,
-    activation_name,
-    embedding_scale,
-)
+from model_server.models.families.gemma import GEMMA, activation_name, embedding_scale
 from model_server.models.families.llama import attention_shape, biased_attention
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import AttentionShape

@@ -10,11 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import (
-    BuildAttention,
-    gated_ffw,
-    pre_norm_recipe,
-)
+from model_server.models.families.decoder_recipe import BuildAttention, gated_ffw, pre_norm_recipe
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of

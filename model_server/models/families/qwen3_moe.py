@@ -12,12 +12,7 @@ from typing import Any
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import (
-    BuildFfw,
-    decoder_recipe,
-    gated_ffw,
-    norm_of,
-)
+from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored

@@ -14,13 +14,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.layers import (
-    Embedding,
-    Linear,
-    RmsNorm,
-    run_layer,
-    sum_and_norm,
-)
+from model_server.models.layers.layers import Embedding, Linear, RmsNorm, run_layer, sum_and_norm
 from model_server.models.layers.rope import Rope, Rotary
 from model_server.models.weights.source import Tensor
 from model_server.models.weights.weight import weight

@@ -25,12 +25,7 @@ from model_server.models.layers.shown_routes import are_shown, note_all, shown_r
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.observed import Observed
 from model_server.models.weights.quantized import Quantized
-from model_server.models.weights.source import (
-    Joined,
-    PaddedColumns,
-    WeightSource,
-    source_of,
-)
+from model_server.models.weights.source import Joined, PaddedColumns, WeightSource, source_of
 from model_server.models.weights.tiled import Tiled, TiledQuantized
 from model_server.models.weights.weight import WeightForm, weight
 

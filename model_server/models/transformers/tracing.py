@@ -34,10 +34,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from model_server.models.transformers.calls import CallRecorder, mask_of
 from model_server.models.transformers.conversion import Conversion, ModelTensors
-from model_server.models.transformers.graph import (
-    TracedGraphs,
-    TraceRefusal,
-)
+from model_server.models.transformers.graph import TracedGraphs, TraceRefusal
 
 _OURS = "sax"
 _TOKENS = 5  # of the example that is traced; any number that no dimension of a model has

@@ -21,13 +21,7 @@ from model_server.models.weights.observed import Moments, Observed
 from model_server.models.weights.source import RegionPiece
 from model_server.models.weights.stage import Stage
 from model_server.plan.quantize.packable import TensorRows
-from model_server.plan.quantize.rounding import (
-    Grid,
-    Rounded,
-    by_importance,
-    corrected,
-    nearest,
-)
+from model_server.plan.quantize.rounding import Grid, Rounded, by_importance, corrected, nearest
 from model_server.plan.quantize.segments import SegmentedModel, run
 from sax.types import Progress
 

@@ -28,14 +28,7 @@ from sax.errors import (
     Unauthenticated,
     UnsupportedParameter,
 )
-from sax.proto import (
-    admin_pb2,
-    admin_pb2_grpc,
-    cell_pb2,
-    cell_pb2_grpc,
-    common_pb2,
-    control_pb2,
-)
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc, common_pb2, control_pb2
 from sax.types import ModelSpec
 from sax.wire.rpc import open_channel, to_sax_error
 from sax.wire.servers import encode_join

@@ -9,13 +9,7 @@ from grpc_health.v1 import health_pb2
 from admin_server.api.cell_service import CellService
 from admin_server.api.server import AdminService
 from sax.auth import acl
-from sax.errors import (
-    InvalidName,
-    InvalidRequest,
-    ModelNotFound,
-    NotFound,
-    UnsupportedParameter,
-)
+from sax.errors import InvalidName, InvalidRequest, ModelNotFound, NotFound, UnsupportedParameter
 from sax.flags.last_lines import LastLines, LogLine
 from sax.proto import admin_pb2, cell_pb2, cell_pb2_grpc, control_pb2
 from sax.wire.records import decode_event, decode_log, decode_version

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from admin_server.assignment.assigner import Assignment, assign
 from admin_server.ledger.placement import devices_of
-from sax.types import (
-    JoinedServer,
-    ModelSpec,
-    Placement,
-    ServableInfo,
-    ServableStatus,
-    ServerInfo,
-)
+from sax.types import JoinedServer, ModelSpec, Placement, ServableInfo, ServableStatus, ServerInfo
 from tests.each_case import each_case
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))

@@ -17,13 +17,7 @@ from admin_server.ledger.state import (
     unpublish_record,
     update_record,
 )
-from sax.errors import (
-    InvalidName,
-    InvalidRequest,
-    ModelExists,
-    ModelNotFound,
-    NotFound,
-)
+from sax.errors import InvalidName, InvalidRequest, ModelExists, ModelNotFound, NotFound
 from sax.types import Autoscaling, ModelSpec
 from tests.each_case import each_case
 

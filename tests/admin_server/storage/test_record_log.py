@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from admin_server.storage.envelope import CorruptLog
 from admin_server.storage.record_log import Deposed, LateRecord, RecordLog
 from sax.names import CellId
-from sax.storage.object_store import (
-    ObjectMissing,
-    ObjectStore,
-    StoreUnavailable,
-    open_store,
-)
+from sax.storage.object_store import ObjectMissing, ObjectStore, StoreUnavailable, open_store
 
 CELL = CellId("test")
 RECORDS, SNAPSHOTS = "sax/test/records", "sax/test/snapshots"

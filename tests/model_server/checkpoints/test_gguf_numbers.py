@@ -17,11 +17,7 @@ from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from tests.each_case import Failures
-from tests.model_server.checkpoints.gguf_case import (
-    FAMILIES,
-    one_of_each_type,
-    write_case,
-)
+from tests.model_server.checkpoints.gguf_case import FAMILIES, one_of_each_type, write_case
 from tests.model_server.tiny import logits_of
 
 

@@ -12,12 +12,7 @@ from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import finish_of
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    Sampling,
-    Step,
-)
+from model_server.engine.types import PageGrant, Row, Sampling, Step
 from tests.model_server.engine.fake_runner import FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
 from tests.model_server.engine.paging.test_prefix_cache import alike_asks

@@ -21,14 +21,7 @@ from model_server.disaggregation.layer_set import block_sizes, layer_sets
 from model_server.disaggregation.movable_pages import PageCopies
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.limits import WindowLimits
-from model_server.kernels.pages import (
-    CacheShape,
-    HeadShape,
-    Pages,
-    StateArray,
-    allocate,
-    overwrite,
-)
+from model_server.kernels.pages import CacheShape, HeadShape, Pages, StateArray, allocate, overwrite
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 from tests.model_server.engine.test_scheduler import limits_of
 

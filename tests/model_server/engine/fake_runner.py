@@ -47,15 +47,7 @@ from model_server.engine.running.ops import (
     ReadAdapter,
     WriteAdapter,
 )
-from model_server.engine.types import (
-    Row,
-    RowResult,
-    Sampling,
-    SlotMask,
-    Step,
-    StepResult,
-    Top,
-)
+from model_server.engine.types import Row, RowResult, Sampling, SlotMask, Step, StepResult, Top
 from tests.model_server.engine.fake_drafts import is_draft, masks_of_rows
 from tests.model_server.engine.fake_pages import FakePages
 from tests.model_server.engine.fake_states import FakeStates

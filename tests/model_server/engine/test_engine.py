@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from sax.errors import Internal, PromptTooLong, QueueFull, ShuttingDown
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, RunnerBroke

@@ -3,13 +3,7 @@
 import pytest
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    Sampling,
-    SlotSampling,
-    Step,
-)
+from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
 from tests.model_server.engine.fake_runner import FakeRunner, logprob, next_token
 
 LIMITS = EngineLimits(

@@ -18,12 +18,7 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Pending
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import (
-    Row,
-    Sampling,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import Row, Sampling, Step, StepResult
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.trace import check_conserved, check_step
 

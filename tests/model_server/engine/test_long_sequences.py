@@ -11,9 +11,7 @@ from model_server.engine.request import EngineRequest
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe

@@ -11,11 +11,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, PromptChunk, SequenceUpdate, StepSpan
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import (
-    Sampling,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import Sampling, Step, StepResult
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, likeliest, rank
 from tests.model_server.engine.trace import (
     Answer,

@@ -8,9 +8,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from sax.errors import InvalidRequest, PromptTooLong
 
 GREEDY = Sampling(0.0, 0, 1.0, seed=0)

@@ -13,11 +13,7 @@ from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.sequence import Sequence
 from model_server.engine.series import StepSeries
-from model_server.engine.types import (
-    Row,
-    Sampling,
-    Step,
-)
+from model_server.engine.types import Row, Sampling, Step
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner
 from tests.model_server.engine.trace import alone

@@ -26,14 +26,7 @@ from model_server.engine.slot_state import (
     write_slot,
 )
 from model_server.engine.slot_write import MOST_BIASES, check_biases, pack
-from model_server.engine.types import (
-    ALLOWED,
-    BAD_WORDS,
-    BIASES,
-    COUNTS,
-    Sampling,
-    SlotSampling,
-)
+from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, Sampling, SlotSampling
 from sax.errors import InvalidRequest
 
 VOCAB = 70  # not whole words of 32 bits

@@ -10,13 +10,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.limits import EngineLimits
 from model_server.engine.step_arrays import StepArrays
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    Sampling,
-    SlotSampling,
-    Step,
-)
+from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
 
 LIMITS = EngineLimits(
     slots=4,

@@ -10,10 +10,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.limits import EngineLimits
 from model_server.engine.step_times import StepTimes
-from model_server.engine.types import (
-    Row,
-    Step,
-)
+from model_server.engine.types import Row, Step
 from model_server.engine.watchdog import StepHung, Watchdog, limit_s
 from sax.errors import ReplicaLost, meaning
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner

@@ -15,21 +15,8 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Pending
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import (
-    Hypothesis,
-    Row,
-    RowResult,
-    Step,
-    StepResult,
-    Top,
-)
-from tests.model_server.engine.fake_runner import (
-    GARBAGE,
-    FakeRunner,
-    hash_of,
-    logprob,
-    next_token,
-)
+from model_server.engine.types import Hypothesis, Row, RowResult, Step, StepResult, Top
+from tests.model_server.engine.fake_runner import GARBAGE, FakeRunner, hash_of, logprob, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
 
 

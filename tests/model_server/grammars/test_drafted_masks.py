@@ -11,12 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from model_server.engine.parts.thinking import (
-    BoundedState,
-    ReasoningForm,
-    ThinkingBudget,
-    Thoughts,
-)
+from model_server.engine.parts.thinking import BoundedState, ReasoningForm, ThinkingBudget, Thoughts
 from model_server.engine.types import GrammarState
 from model_server.grammars import drafted_masks, grammar_state
 from model_server.grammars.compiler import GrammarCompiler

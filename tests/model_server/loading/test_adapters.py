@@ -21,14 +21,7 @@ from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed
 from tests.model_server.checkpoints.adapter_folder import ATTENTION, merged, write_adapter
 from tests.model_server.checkpoints.tiny_folder import write_tiny
-from tests.model_server.loading.asker import (
-    CONFIG,
-    GREEDY,
-    PROMPT,
-    TOKENS,
-    Asker,
-    adapter_spec,
-)
+from tests.model_server.loading.asker import CONFIG, GREEDY, PROMPT, TOKENS, Asker, adapter_spec
 from tests.model_server.loading.loads import quiet, spec_of
 
 pytestmark = [pytest.mark.timeout(600)]

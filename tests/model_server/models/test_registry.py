@@ -17,13 +17,7 @@ from model_server.models.custom import CustomModel, CustomProgram
 from model_server.models.families import llama
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
-from model_server.models.registry import (
-    families,
-    find,
-    make_recipe,
-    model_paths,
-    register,
-)
+from model_server.models.registry import families, find, make_recipe, model_paths, register
 from sax.errors import CheckpointError, InvalidName, InvalidRequest, ModelPathNotFound
 from sax.names import check_model_path
 

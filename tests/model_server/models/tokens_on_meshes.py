@@ -23,13 +23,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    Sampling,
-    SlotSampling,
-    Step,
-)
+from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from model_server.loading.random_weights import random_weights

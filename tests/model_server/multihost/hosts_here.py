@@ -26,9 +26,7 @@ from model_server.engine.running.ops import (
     ReadWeights,
     WriteWeights,
 )
-from model_server.engine.types import (
-    Step,
-)
+from model_server.engine.types import Step
 from model_server.multihost.hello import Hello
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership

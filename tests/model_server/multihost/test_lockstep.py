@@ -23,13 +23,7 @@ from model_server.engine.running.ops import (
     ReadWeights,
     WriteWeights,
 )
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    Sampling,
-    SlotMask,
-    Step,
-)
+from model_server.engine.types import PageGrant, Row, Sampling, SlotMask, Step
 from model_server.engine.watchdog import StepHung
 from model_server.multihost.commands import Do, Drop, Launch, ProgramCommand, encode
 from model_server.multihost.lockstep import Lockstep

@@ -8,13 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from sax.errors import (
-    InvalidRequest,
-    NotLoaded,
-    PromptTooLong,
-    QueueFull,
-    ShuttingDown,
-)
+from sax.errors import InvalidRequest, NotLoaded, PromptTooLong, QueueFull, ShuttingDown
 from sax.proto import tokens_pb2
 from tests.model_server.engine.fake_runner import logprob
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of

@@ -29,14 +29,7 @@ from sax.errors import (
     ShuttingDown,
 )
 from sax.tracing import NO_TRACER, Tracer
-from sax.types import (
-    GenerateRequest,
-    Message,
-    ModelSpec,
-    ReplyOptions,
-    SamplingParams,
-    TokenChunk,
-)
+from sax.types import GenerateRequest, Message, ModelSpec, ReplyOptions, SamplingParams, TokenChunk
 from tests.model_server.engine.fake_runner import experts_of
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
 from tests.model_server.waiting import until

@@ -15,13 +15,7 @@ from sax.auth.credentials import (
     own_account,
     told_to_user,
 )
-from sax.errors import (
-    AdminUnavailable,
-    InvalidRequest,
-    NotFound,
-    PermissionDenied,
-    Unauthenticated,
-)
+from sax.errors import AdminUnavailable, InvalidRequest, NotFound, PermissionDenied, Unauthenticated
 from tests.each_case import each_case
 
 

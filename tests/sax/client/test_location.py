@@ -13,13 +13,7 @@ import pytest_asyncio
 from obstore.store import from_url
 
 from sax.client import location
-from sax.client.location import (
-    LOCATION,
-    admin_address,
-    cells_below,
-    find_admin,
-    location_folder,
-)
+from sax.client.location import LOCATION, admin_address, cells_below, find_admin, location_folder
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.proto import admin_pb2
 from tests.stores.fault_proxy import FaultProxy, fault_proxy

@@ -15,13 +15,7 @@ from typing import Any
 import zmq
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    RowResult,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import PageGrant, Row, RowResult, Step, StepResult
 from model_server.multihost.commands import Launch, encode
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.meeting import say_hello

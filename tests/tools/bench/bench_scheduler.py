@@ -15,12 +15,7 @@ from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import (
-    RowResult,
-    Sampling,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import RowResult, Sampling, Step, StepResult
 from tests.tools.bench.table import Table
 
 STEPS = 1500

@@ -18,11 +18,7 @@ from typing import Any
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
 from model_server.engine.limits import EngineLimits
-from model_server.engine.types import (
-    RowResult,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import RowResult, Step, StepResult
 from model_server.loading.loaded import Loaded
 from model_server.process.server import ModelServer
 from model_server.text.tokenizer import ByteTokenizer

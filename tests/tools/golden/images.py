@@ -52,9 +52,7 @@ def thinned(pixels: np.ndarray) -> np.ndarray:
 def make(name: str, into: Path) -> None:
     import torch
     import transformers
-    from transformers.models.convnext.image_processing_pil_convnext import (
-        ConvNextImageProcessorPil,
-    )
+    from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 
     config, form = CASES[name]
     read = transformers.ResNetConfig.from_dict(dict(config))

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
-from model_server.checkpoints.gguf.architectures import (
-    delta,
-    experts,
-    gemma_lending,
-    glm,
-    mamba,
-)
+from model_server.checkpoints.gguf.architectures import delta, experts, gemma_lending, glm, mamba
 from model_server.checkpoints.gguf.architectures.bert import BERT, MODERN_BERT
 from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2, DEEPSEEK32, GLM_DSA
 from model_server.checkpoints.gguf.architectures.experts import GPT_OSS

@@ -20,12 +20,7 @@ from model_server.checkpoints.gguf.architecture import (
     rotated,
 )
 from model_server.checkpoints.gguf.facts import Facts, Key
-from model_server.checkpoints.gguf.heads import (
-    DECODER,
-    layer_types,
-    read_window,
-    window_metadata,
-)
+from model_server.checkpoints.gguf.heads import DECODER, layer_types, read_window, window_metadata
 from model_server.checkpoints.gguf.rope import (
     read_rotary_heads,
     rope_factors,

@@ -19,11 +19,7 @@ from model_server.checkpoints.gguf.architecture import (
     rotated,
 )
 from model_server.checkpoints.gguf.architectures.lfm2 import key_heads
-from model_server.checkpoints.gguf.architectures.llama import (
-    PROJECTIONS,
-    TENSORS,
-    feed_forward,
-)
+from model_server.checkpoints.gguf.architectures.llama import PROJECTIONS, TENSORS, feed_forward
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import (
     DECODER,

@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from model_server.checkpoints.gguf.architecture import (
-    Config,
-    GgufArchitecture,
-    TensorPlace,
-    place,
-)
+from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, TensorPlace, place
 from model_server.checkpoints.gguf.architectures.llama import (
     HEAD_NORMS,
     INVERSE_FREQUENCIES,

@@ -11,12 +11,7 @@ from typing import Any
 
 from model_server.models.families.encoders.bert_layers import Bert, BertConfig, FirstTokenHead
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.embedder import (
-    EmbedderFamily,
-    EmbedRecipe,
-    TokenHead,
-    embedding,
-)
+from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe, TokenHead, embedding
 from model_server.models.layers.layers import Linear
 from model_server.models.media.tower_layer import dense
 from model_server.models.weights.weight import WeightForm

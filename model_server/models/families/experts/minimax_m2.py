@@ -16,14 +16,7 @@ from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recip
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.olmo2 import all_heads_normed
 from model_server.models.families.ropes import partial_rope
-from model_server.models.known_keys import (
-    DECODER,
-    DECODER_OFF,
-    KnownKeys,
-    all_in,
-    ignored,
-    one_of,
-)
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, all_in, ignored, one_of
 from model_server.models.layers.activations import activation_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count

@@ -9,12 +9,7 @@ from flax import nnx
 
 from model_server.kernels.pages import HeadShape
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import (
-    BuildLayer,
-    embedding_of,
-    head_of,
-    norm_of,
-)
+from model_server.models.families.decoder_recipe import BuildLayer, embedding_of, head_of, norm_of
 from model_server.models.families.gemma import activation_name, embedding_scale
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionShape

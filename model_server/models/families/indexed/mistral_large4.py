@@ -24,11 +24,7 @@ from model_server.kernels.pages import CacheShape, HeadShape, LayerPages
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.families.indexed.deepseek_v32 import choosing_cache, indexer_of
-from model_server.models.families.indexed.glm_moe_dsa import (
-    SHARING,
-    choosers_of,
-    choosing_layers,
-)
+from model_server.models.families.indexed.glm_moe_dsa import SHARING, choosers_of, choosing_layers
 from model_server.models.families.indexed.indexed_attention import (
     IndexedLatentAttention,
     Indexer,

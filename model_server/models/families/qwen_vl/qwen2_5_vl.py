@@ -20,12 +20,7 @@ from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import RmsNorm
 from model_server.models.media.qwen.tower import TowerShape
-from model_server.models.media.qwen.tower_keys import (
-    EPSILON,
-    sizes_of,
-    vision_keys,
-    whole_numbers,
-)
+from model_server.models.media.qwen.tower_keys import EPSILON, sizes_of, vision_keys, whole_numbers
 from model_server.models.media.qwen.vision_encoder import OUTER, QWEN2, TOKENS, Timing, apart
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm

@@ -7,12 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
-from model_server.models.families.decoder_recipe import (
-    BuildFfw,
-    decoder_recipe,
-    norm_of,
-    rms_norms,
-)
+from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of, rms_norms
 from model_server.models.families.own_heads import QWEN, own_head
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape

@@ -21,11 +21,7 @@ from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.families.indexed.deepseek_v32 import choosing_cache
-from model_server.models.families.indexed.glm_moe_dsa import (
-    SHARING,
-    choosers_of,
-    choosing_layers,
-)
+from model_server.models.families.indexed.glm_moe_dsa import SHARING, choosers_of, choosing_layers
 from model_server.models.families.indexed.hy_v4 import (
     MixingConnection,
     StreamsDecoder,

@@ -13,11 +13,7 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.experts.mlp_layers import listed_sparse
-from model_server.models.families.latent_recipe import (
-    LATENT,
-    LATENT_OFF,
-    latent_recipe,
-)
+from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
 from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, routed_ffw
 from model_server.models.known_keys import KnownKeys, one_of
 from model_server.models.layers.delta_net import (

@@ -20,11 +20,7 @@ from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import RmsNorm, project, run_layer
 from model_server.models.layers.rope import Rope, rope_frequencies
-from model_server.models.media.tower_layer import (
-    TowerAttention,
-    TowerLayer,
-    axial_theta,
-)
+from model_server.models.media.tower_layer import TowerAttention, TowerLayer, axial_theta
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 

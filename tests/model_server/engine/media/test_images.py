@@ -18,11 +18,7 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Choose, Pending
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import (
-    BeamSettings,
-    Step,
-    StepResult,
-)
+from model_server.engine.types import BeamSettings, Step, StepResult
 from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven

@@ -23,9 +23,7 @@ from model_server.engine.request import EngineRequest
 from model_server.engine.running.encoder import Encoder
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram, everywhere
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from model_server.kernels import xla
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import allocate

@@ -16,9 +16,7 @@ from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.sequence import Sequence
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.test_scheduler import ask_for, assert_answers, limits_of
 from tests.model_server.engine.trace import Ask, Trace, context_of, run

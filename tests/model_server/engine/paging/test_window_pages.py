@@ -14,9 +14,7 @@ from model_server.config import PrefixSharing
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.window_pages import most_window_pages, window_page_count
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import (
-    BeamSettings,
-)
+from model_server.engine.types import BeamSettings
 from tests.model_server.engine import test_grammar_states as guides
 from tests.model_server.engine.drafting.test_drafting import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import (

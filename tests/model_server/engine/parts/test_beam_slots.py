@@ -13,12 +13,7 @@ from model_server.engine.registry import context_of as most_tokens
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import (
-    BeamSettings,
-    Hypothesis,
-    RowResult,
-    StepResult,
-)
+from model_server.engine.types import BeamSettings, Hypothesis, RowResult, StepResult
 from sax.errors import InvalidRequest, PromptTooLong
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, hash_of

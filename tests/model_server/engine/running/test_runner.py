@@ -14,14 +14,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Choose, DropPages
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import (
-    PageGrant,
-    Row,
-    RowResult,
-    Sampling,
-    SlotSampling,
-    Step,
-)
+from model_server.engine.types import PageGrant, Row, RowResult, Sampling, SlotSampling, Step
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe

@@ -27,10 +27,7 @@ from model_server.kernels.cpu.tiles import (
     tiles_of,
 )
 from tests.each_case import Failures
-from tests.model_server.kernels.cpu.instruction_sets import (
-    InstructionSets,
-    product_sets,
-)
+from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, product_sets
 from tests.model_server.kernels.cpu.packed_weights import blocks_of
 
 __all__ = ["product_sets"]

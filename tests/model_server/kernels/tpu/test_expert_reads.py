@@ -14,11 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.kernels.small_numbers import Packed
-from model_server.kernels.tpu.grouped_matmul import (
-    gated_grouped_matmul,
-    grouped_matmul,
-    visits_of,
-)
+from model_server.kernels.tpu.grouped_matmul import gated_grouped_matmul, grouped_matmul, visits_of
 from tests.model_server.kernels.tpu.pallas_calls import blocks_brought, kernel_call
 
 OUTPUTS, INPUTS = 1024, 256

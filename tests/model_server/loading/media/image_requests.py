@@ -17,11 +17,7 @@ from model_server.engine.types import Sampling
 from model_server.loading.images.prepared import PreparedImage
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.serving.chats.placeholders import places_of, triples_of
-from tests.model_server.models.media.media_cases import (
-    golden_media_of,
-    load_media,
-    parts_of,
-)
+from tests.model_server.models.media.media_cases import golden_media_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)

@@ -17,9 +17,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import DONE, Beginning, Propose
 from model_server.engine.step_times import StepTimes
-from model_server.engine.types import (
-    Sampling,
-)
+from model_server.engine.types import Sampling
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.deployment import Deployment
 from model_server.loading.stages.host_stage import HostStage

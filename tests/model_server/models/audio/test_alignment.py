@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.models.audio.alignment import (
-    STEP_S,
-    alignment_heads,
-    times_of,
-    words_of,
-)
+from model_server.models.audio.alignment import STEP_S, alignment_heads, times_of, words_of
 from model_server.models.audio.whisper_config import WhisperConfig
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError

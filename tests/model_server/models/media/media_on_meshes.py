@@ -15,11 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.model_server.models.media.media_cases import (
-    golden_media_of,
-    load_media,
-    parts_of,
-)
+from tests.model_server.models.media.media_cases import golden_media_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import logits_with_images, seen
 from tests.model_server.models.on_meshes import largest_share
 

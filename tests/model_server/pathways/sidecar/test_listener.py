@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.cell import free_ports
-from tests.model_server.pathways.roles.test_deployment import (
-    ROOT,
-    DeploymentProcesses,
-)
+from tests.model_server.pathways.roles.test_deployment import ROOT, DeploymentProcesses
 
 CLIENT = Path(__file__).parent / "functions_client.py"
 NUMBERS = [float(each) for each in range(8)]

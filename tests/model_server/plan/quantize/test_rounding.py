@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.plan.quantize.rounding import (
-    Grid,
-    by_importance,
-    corrected,
-    error,
-    nearest,
-)
+from model_server.plan.quantize.rounding import Grid, by_importance, corrected, error, nearest
 
 
 def in_bfloat16(scales: np.ndarray) -> np.ndarray:

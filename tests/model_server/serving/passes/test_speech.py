@@ -27,12 +27,7 @@ from sax.speech import (
     whole_sound,
 )
 from tests.each_case import each_case
-from tests.model_server.fake_synthesizer import (
-    FRAME,
-    RATE,
-    FakeSynthesizerRunner,
-    fake_synthesizer,
-)
+from tests.model_server.fake_synthesizer import FRAME, RATE, FakeSynthesizerRunner, fake_synthesizer
 
 SENTENCE = f"{'a' * 60}. "
 REQUEST = SpeechRequest(model_id="/sax/test/voice", text=SENTENCE, seed=5)

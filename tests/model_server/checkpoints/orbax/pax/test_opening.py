@@ -12,10 +12,7 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError
 from tests.model_server.checkpoints.bucket_server import BucketServer
-from tests.model_server.checkpoints.pax_writer import (
-    STEP,
-    write_arrays,
-)
+from tests.model_server.checkpoints.pax_writer import STEP, write_arrays
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_json
 from tests.tools.golden.pax.cases import CASES
 from tests.tools.golden.pax.model import variables_of
