@@ -407,7 +407,7 @@ class HypothesisText(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
-    """Output of one request since the chunk before; a Struct is made in a fifth of a class's time."""
+    """Output of one request since the chunk before. A Struct: a class takes five times as long."""
 
     text: str  # whole characters only
     token_ids: tuple[int, ...] = ()

@@ -464,7 +464,7 @@ ROWS = (
         "built with Bazel",
         "`pip install`, and `sax saxml-shim` for this path",
         "better",
-        "sax/cli/commands/test_saxml_shim.py::test_a_program_imports_by_saxmls_paths",
+        "sax/cli/commands/test_saxml.py::test_a_program_imports_by_saxmls_paths",
     ),
     _row(
         "HTTP servers of the tutorials",
