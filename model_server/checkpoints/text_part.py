@@ -134,7 +134,10 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio", "voxtral")
 # Others leave an audio encoder out.
-_WITH_AUDIO = ("qwen2_audio", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "voxtral")
+_WITH_AUDIO = (
+    *("gemma3n", "gemma4", "qwen2_audio", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"),
+    "voxtral",
+)
 # Those with a model that speaks beside the one that answers: the parts that are not read.
 _THINKER = "thinker_config"
 _SPEAKING = ("talker_config", "token2wav_config", "code2wav_config")

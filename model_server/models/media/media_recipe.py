@@ -91,6 +91,7 @@ class MediaRecipe:
     prepare: Callable[[np.ndarray], PreparedMedia]  # pixels u8[h, w, 3]; of sounds, samples f32[n]
     placeholder: str  # what chat templates write, once for each image
     token: int  # the id whose places the vectors take
+    end: int | None = None  # of the token behind them, if its vector is the encoder's, too
     piece: int  # C
     columns: int  # K
     per_row: int  # pieces that become one vector
@@ -107,7 +108,8 @@ class MediaRecipe:
     @property
     def tokens(self) -> frozenset[int]:
         """The ids whose places vectors take."""
-        return frozenset({self.token} | ({self.video.token} if self.video else set()))
+        others = (self.end, self.video and self.video.token)
+        return frozenset({self.token, *(each for each in others if each is not None)})
 
     @property
     def written(self) -> dict[str, str]:

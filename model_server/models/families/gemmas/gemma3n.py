@@ -1,8 +1,8 @@
 """Gemma 3n: several versions of each token, inputs per layer, shared keys and sparse gates.
 
-Only the text part of a multimodal checkpoint is read. A layer predicts all versions of a token from
-all, replaces the active one by its output, and corrects the others by how far it was off (Baykal et
-al. 2023, arXiv:2301.13310, alternating updates).
+What hears is `media/gemma_sounds`; what sees is not read. A layer predicts all versions of a token
+from all, replaces the active one by its output, and corrects the others by how far it was off
+(Baykal et al. 2023, arXiv:2301.13310, alternating updates).
 Source: Google 2025, "Gemma 3n"; names and config keys are those of Hugging Face's
 `Gemma3nForCausalLM` and `Gemma3nForConditionalGeneration`.
 """
@@ -48,6 +48,7 @@ from model_server.models.layers.layers import (
 from model_server.models.layers.lending.lent_attention import KeysValues, LentAttention
 from model_server.models.layers.lending.per_layer import PerLayerGate
 from model_server.models.layers.rope import Rotary
+from model_server.models.media.gemma_sounds import SOUND_KEYS_3N, gemma3n_sounds
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -245,15 +246,11 @@ class AlternatingLayer(nnx.Module):
         return corrected.reshape(stream.shape), pages, lent
 
 
-# Limits of training, and tokens and sizes of the encoders of images and audio.
+# Limits of training, and tokens and sizes of the encoder of images.
 _UNUSED = ignored(
     "altup_coef_clip",
     "altup_lr_multiplier",
-    "audio_soft_tokens_per_image",
-    "audio_token_id",
-    "boa_token_id",
     "boi_token_id",
-    "eoa_token_id",
     "eoi_token_id",
     "image_token_id",
     "query_pre_attn_scalar",
@@ -277,6 +274,7 @@ KEYS = KnownKeys(
         "rope_local_base_freq",
         "sliding_window",
         "vocab_size_per_layer_input",
+        *SOUND_KEYS_3N,
     ),
     {**DECODER_OFF, **_UNUSED},
 )
@@ -380,6 +378,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         final=final,
         expand=expand,
         versions=versions,
+        media=gemma3n_sounds(keys, embed),
     )
 
 

@@ -1,6 +1,6 @@
 """Gemma 4: larger heads where all is seen, shared keys, inputs per layer, experts beside the rest.
 
-Only the text part of a multimodal checkpoint is read.
+What hears is `media/gemma_sounds`; what sees is not read.
 Source: Google 2026, "Gemma 4"; names and config keys are those of Hugging Face's
 `Gemma4ForCausalLM` and `Gemma4ForConditionalGeneration`.
 """
@@ -39,6 +39,7 @@ from model_server.models.layers.lending.lent_attention import KeysValues, LentAt
 from model_server.models.layers.lending.per_layer import PerLayerGate
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import Router, Routes, SoftmaxChoice, checked_count
+from model_server.models.media.gemma_sounds import SOUND_KEYS, gemma4_sounds
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -125,9 +126,8 @@ class ScaledSandwichLayer(nnx.Module):
         return x * self.scale[...][None], pages, lent
 
 
-# Tokens and sizes of the encoders of images and audio.
+# Tokens around those of sounds, and tokens and sizes of the encoder of images.
 _UNUSED = ignored(
-    "audio_token_id",
     "boa_token_id",
     "boi_token_id",
     "eoa_token_id",
@@ -159,6 +159,8 @@ KEYS = KnownKeys(
         "use_bidirectional_attention",
         "use_double_wide_mlp",
         "vocab_size_per_layer_input",
+        "pad_token_id",
+        *SOUND_KEYS,
     ),
     {**DECODER_OFF, **_UNUSED},
 )
@@ -289,6 +291,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             other if differs and not slide and lender is None else None
             for slide, lender in zip(slides, lenders, strict=True)
         ],
+        media=gemma4_sounds(keys, local.embed),
+        filler=keys.whole("pad_token_id", 0, least=0),
     )
 
 

@@ -21,6 +21,7 @@ from model_server.models.layers.lending.per_layer import (
     PerLayerInputs,
 )
 from model_server.models.layers.rope import Rope
+from model_server.models.media.media_recipe import MediaRecipe, encoders
 from model_server.models.recipe import Recipe, head_cache, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -42,12 +43,15 @@ def lending_recipe(
     expand: BuildPart | None = None,
     versions: int = 1,
     others: Sequence[HeadShape | None] = (),
+    media: MediaRecipe | None = None,
+    filler: int = 0,
 ) -> Recipe:
     """Build a recipe over layers as `LendingDecoder` calls them.
 
     shape: of layers that cache as most do. lenders, ropes, windows, others: of each layer.
     final: of the last stream; None: an RMS norm. expand: of the embedding; None: it is the stream.
-    versions: of a token in the stream.
+    versions: of a token in the stream. media: of its encoder. filler: the token whose inputs per
+    layer those of media have.
     """
     size, stream = keys.whole("hidden_size_per_layer_input", least=0), versions * shape.embed
     scale, layers = embedding_scale(keys), len(lenders)
@@ -55,7 +59,7 @@ def lending_recipe(
     def build(form: WeightForm) -> LendingDecoder:
         return LendingDecoder(
             lenders=lenders,
-            inputs=_inputs_of(keys, layers, form) if size else None,
+            inputs=_inputs_of(keys, layers, filler, form) if size else None,
             stream=stream,
             expand=expand and expand(form),
             embedding=embedding_of(keys, form),
@@ -82,11 +86,12 @@ def lending_recipe(
         vocab=keys.whole("vocab_size"),
         windows=tuple(windows),
         unused=_spare_tensors(lenders),
+        media=encoders(media),
         **serving(values, keys.whole("max_position_embeddings")),
     )
 
 
-def _inputs_of(keys: ConfigKeys, layers: int, form: WeightForm) -> PerLayerInputs:
+def _inputs_of(keys: ConfigKeys, layers: int, filler: int, form: WeightForm) -> PerLayerInputs:
     size = keys.whole("hidden_size_per_layer_input")
     return PerLayerInputs(
         keys.whole("vocab_size_per_layer_input"),
@@ -96,6 +101,7 @@ def _inputs_of(keys: ConfigKeys, layers: int, form: WeightForm) -> PerLayerInput
         form,
         epsilon=epsilon_of(keys),
         scale=size**0.5,
+        other=filler,
     )
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers.activations import Activation
@@ -36,8 +37,9 @@ class PerLayerInputs(nnx.Module):
         *,
         epsilon: float,
         scale: float,  # of the table
+        other: int,  # row of a token that the table does not have, as of an image or a sound
     ) -> None:
-        self.vocab, self.size, self.scale = vocab, size, scale
+        self.vocab, self.size, self.scale, self.other = vocab, size, scale, other
         self.shrink = embed**-0.5
         table = ("model.embed_tokens_per_layer.weight",)
         self.table = Embedding(vocab, layers * size, table, form=form)
@@ -48,8 +50,8 @@ class PerLayerInputs(nnx.Module):
 
     def __call__(self, tokens: jax.Array, x: jax.Array) -> jax.Array:
         """Maps i32[T] and their embeddings f32[T, D] to f32[T, L * P]."""
-        known = (tokens >= 0) & (tokens < self.vocab)  # others, as of images, have the first row
-        read = self.table(jnp.where(known, tokens, 0)) * self.scale
+        known = (tokens >= 0) & (tokens < self.vocab)
+        read = self.table(jnp.where(known, tokens, self.other)) * self.scale
         projected = (self.projection(x) * self.shrink).reshape(x.shape[0], -1, self.size)
         return (self.norm(projected).reshape(read.shape) + read) * 2**-0.5
 
@@ -100,10 +102,11 @@ class LendingDecoder(Decoder):
         self.size = 0 if inputs is None else inputs.size
         self.inputs, self.expand = inputs, expand
 
-    def embed(self, tokens: jax.Array, positions: jax.Array, media: Any = None) -> jax.Array:
-        """Returns rows f32[T, S + L * P], the input of the first layer; it takes no media."""
-        assert media is None, "models of this kind see no images"
-        x = super().embed(tokens, positions)
+    def embed(
+        self, tokens: jax.Array, positions: jax.Array, media: MediaVectors | None = None
+    ) -> jax.Array:
+        """Returns rows f32[T, S + L * P], the input of the first layer."""
+        x = super().embed(tokens, positions, media)
         stream = x if self.expand is None else self.expand(x)
         if self.inputs is None:
             return stream
@@ -115,9 +118,13 @@ class LendingDecoder(Decoder):
         positions: jax.Array,
         pages: Sequence[LayerPages],
         batch: PagedBatch,
-        media: Any = None,
+        media: MediaVectors | None = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-        """Runs rows f32[T, S + L * P] through the layers; returns them with the updated pages."""
+        """Runs rows f32[T, S + L * P] through the layers; returns them with the updated pages.
+
+        media: it has no levels, which are for layers that take nothing but the stream.
+        """
+        assert media is None or not media.levels, "no model of this kind has any"
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
         stream, behind = x[:, : self.stream], x[:, self.stream :]
         stream, held = batch.divided(stream), list(pages)

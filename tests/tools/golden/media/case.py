@@ -142,7 +142,13 @@ def sound_of(name: str, samples: int) -> np.ndarray:
 
 
 def tensor_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A weight by its name: kernels of convolutions are drawn as the matrices that they are."""
+    """A weight by its name: kernels of convolutions are drawn as the matrices that they are.
+
+    Bounds of a projection's numbers are such that they cut some of them off.
+    """
+    if name.endswith(("_min", "_max")):
+        made = random_tensor(name, shape)
+        return np.asarray(made if name.endswith("_max") else -made)
     if len(shape) < 4 and not name.endswith((".conv1.weight", ".conv2.weight")):
         return random_tensor(name, shape)
     matrix = (int(np.prod(shape[:1])), int(np.prod(shape[1:])))

@@ -32,11 +32,11 @@ def make(name: str, into: Path) -> None:
     case = _ROWS[name]
     config = case.config.get(case.part, case.config)
     kind = case.model or config["architectures"][0]
+    media = case.media()
+    seen = case.reader.see(case, [*media.values()])
     every = common.saved_shapes(kind, config)
     saved = {key: shape for key, shape in every.items() if not key.endswith(case.left_out)}
     shapes = case.stored({case.published(key): shape for key, shape in saved.items()})
-    media = case.media()
-    seen = case.reader.see(case, [*media.values()])
     prompt = case.prompt(seen.rows)
     rows, logits = _run(case, config, shapes, seen, prompt)
     for feature, changes in case.without.items():

@@ -1,4 +1,4 @@
-"""Qwen2-Audio and Voxtral."""
+"""Qwen2-Audio, Voxtral, Gemma 3n and Gemma 4."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def hear(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
 
 def vectors(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     """What the model puts in the places of the sounds, caught on its way to the decoder."""
+    tokens, caught = np.asarray(prompt), _embedded(model, seen, prompt)
+    starts, ends = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == END)
+    return [caught[start + 1 : end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _embedded(model: Any, seen: Seen, prompt: Sequence[int]) -> Any:
+    """f32[S, D]: the input of the decoder."""
     import torch
 
     caught: list[Any] = []
@@ -36,9 +43,7 @@ def vectors(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     )
     model(input_ids=torch.tensor([prompt]), **seen.inputs)
     hook.remove()
-    tokens = np.asarray(prompt)
-    starts, ends = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == END)
-    return [caught[0][start + 1 : end] for start, end in zip(starts, ends, strict=True)]
+    return caught[0]
 
 
 def windows(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
@@ -66,6 +71,55 @@ def windows(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
     return Seen(rows, {"input_features": torch.cat(each)}, pieces)
 
 
+# Behind the tokens of `tiny_folder`: the beginning of a sound, its tokens and its end.
+GEMMA_3N, GEMMA_4 = (262, 271, 270), (262, 263, 264)
+
+
+def hear_3n(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
+    """The sounds of a case are as long, filled to whole 128 samples: a batch is as each alone."""
+    from transformers import AutoModel, Gemma3nAudioFeatureExtractor, PreTrainedModel
+    from transformers.models.gemma3n.configuration_gemma3n import Gemma3nVisionConfig
+
+    class Blind(PreTrainedModel):
+        """In place of the encoder of images, which is timm's and is not called."""
+
+        config_class = Gemma3nVisionConfig
+
+    AutoModel.register(Gemma3nVisionConfig, Blind, exist_ok=True)
+    process = Gemma3nAudioFeatureExtractor.from_dict(case.preprocessor)
+    made = process(list(sounds), return_tensors="pt")
+    begin, soft, end = GEMMA_3N
+    rows = [[begin, *[soft] * case.config["audio_soft_tokens_per_image"], end]] * len(sounds)
+    return Seen(rows, dict(made), [each.numpy() for each in made["input_features"]])
+
+
+def hear_4(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
+    from transformers import Gemma4AudioFeatureExtractor
+
+    process = Gemma4AudioFeatureExtractor.from_dict(case.preprocessor)
+    made = process(list(sounds), return_tensors="pt")
+    begin, soft, end = GEMMA_4
+    counts = [int(mask[::2][::2].sum()) for mask in made["input_features_mask"]]
+    rows = [[begin, *[soft] * count, end] for count in counts]
+    given = zip(made["input_features"], made["input_features_mask"], strict=True)
+    return Seen(rows, dict(made), [each[mask].numpy() for each, mask in given])
+
+
+def vectors_3n(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    """With that of the token behind each sound, which is of the encoder's vocabulary, too."""
+    (begin, *_), caught = GEMMA_3N, _embedded(model, seen, prompt)
+    starts = np.flatnonzero(np.asarray(prompt) == begin)
+    rows = zip(starts, seen.rows, strict=True)
+    return [caught[start + 1 : start + len(each)] for start, each in rows]
+
+
+def vectors_4(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    (begin, *_), caught = GEMMA_4, _embedded(model, seen, prompt)
+    starts = np.flatnonzero(np.asarray(prompt) == begin)
+    rows = zip(starts, seen.rows, strict=True)
+    return [caught[start + 1 : start + len(each) - 1] for start, each in rows]
+
+
 QWEN_AUDIO, VOXTRAL = Reader(hear, vectors), Reader(windows, vectors)
 
 CASES = [
@@ -86,5 +140,37 @@ CASES = [
             "activation": {"audio_config.activation_function": "relu"},
             "projector": {"projector_hidden_act": "relu"},
         },
+    ),
+    MediaCase(
+        "gemma3n",
+        Reader(hear_3n, vectors_3n),
+        sounds=(20_001, 20_090),
+        without={
+            "cap": {"audio_config.conf_attention_logit_cap": 50.0},
+            "near": {"audio_config.conf_attention_context_left": 3},
+            "share": {"audio_config.conf_residual_weight": 1.0},
+        },
+    ),
+    # Places behind are seen, a spectrogram of its own, and as long as a sound may be.
+    MediaCase(
+        "gemma3n_future",
+        Reader(hear_3n, vectors_3n),
+        sounds=(25_590,),
+        without={"ahead": {"audio_config.conf_attention_context_right": 0}},
+    ),
+    MediaCase(
+        "gemma4",
+        Reader(hear_4, vectors_4),
+        sounds=(9_113, 20_001),
+        without={
+            "cap": {"audio_config.attention_logit_cap": 50.0},
+            "near": {"audio_config.attention_context_left": 3},
+        },
+    ),
+    MediaCase(
+        "gemma4_future",
+        Reader(hear_4, vectors_4),
+        sounds=(641, 16_000, 4_000),
+        without={"ahead": {"audio_config.attention_context_right": 0}},
     ),
 ]
