@@ -18,7 +18,7 @@ from http_gateway.openai.chat import to_messages
 from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.prompts import messages_schema
 from http_gateway.openai.schema import ChatMessage
-from http_gateway.openai.unsupported import refuse_unsupported
+from http_gateway.openai.unsupported import CHAT_UNCHANGED, refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, Schema, operation
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -47,7 +47,7 @@ _RENDERED = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue
 # Field -> the values besides null that change nothing. Any other value is refused.
 _OF_CHATS: dict[str, tuple[object, ...]] = {
     "chat_template": (),
-    "mm_processor_kwargs": ({},),
+    "mm_processor_kwargs": CHAT_UNCHANGED["mm_processor_kwargs"],
 }
 
 

@@ -22,6 +22,7 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
     "audio": (),
     "function_call": ("none", "auto"),  # without functions
     "functions": ([],),
+    "mm_processor_kwargs": ({}, {"use_audio_in_video": False}),
     "modalities": (["text"],),
     "moderation": (),
     "service_tier": TIERS,
@@ -36,6 +37,7 @@ CHAT_REMARKS = {
     "audio": "No model that chats speaks: /v1/audio/speech does.",
     "function_call": "The older form of tool_choice.",
     "functions": "The older form of tools.",
+    "mm_processor_kwargs": "What is heard in a video is not read: send the sound beside it.",
     "modalities": "Answers are texts.",
     "moderation": "No model here judges.",
     "service_tier": "All tiers are served alike.",
@@ -91,7 +93,7 @@ def _changes_nothing(value: object, no_op: tuple[object, ...]) -> bool:
 def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
     if no_op is None:
         return f"{name} is not a known field: leave it out"
-    if not no_op:
-        return f"{name} is not supported: leave it out"
     values = " or ".join(repr(value) for value in no_op)
-    return f"{name} is not supported: leave it out, or send {values}"
+    text = f"{name} is not supported: leave it out" + (f", or send {values}" if no_op else "")
+    remark = CHAT_REMARKS.get(name, "")
+    return f"{text}. {remark}" if remark else text

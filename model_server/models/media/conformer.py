@@ -131,9 +131,8 @@ class RunningNorm(nnx.Module):
 
 class FrameHalving(nnx.Module):
     def __init__(
-        self, halving: Halving, inputs: int, name: str, epsilon: float | None, form: WeightForm
+        self, halving: Halving, inputs: int, name: str, shape: ConformerShape, form: WeightForm
     ) -> None:
-        """epsilon: of a running norm; None: it is over channels."""
         self.halving, channels = halving, halving.channels
         self.kernel = weight(
             (channels, inputs, *halving.kernel),
@@ -143,9 +142,9 @@ class FrameHalving(nnx.Module):
             spread=0.02,
         )
         self.norm = (
-            LayerNorm(channels, (f"{name}.norm.weight",), None, epsilon=_EPSILON)
-            if epsilon is None
-            else RunningNorm(channels, f"{name}.norm", epsilon)
+            LayerNorm(channels, (f"{name}.norm.weight",), None, epsilon=shape.epsilon)
+            if shape.group_epsilon is None
+            else RunningNorm(channels, f"{name}.norm", shape.group_epsilon)
         )
 
     def __call__(self, x: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -331,8 +330,7 @@ class Conformer(nnx.Module):
         front, inputs, bins = f"{_TOWER}.subsample_conv_projection", 1, shape.bins
         self.embed, convolutions = shape.embed, list[FrameHalving]()
         for halving, name in zip(shape.halvings, blocks, strict=True):
-            made = FrameHalving(halving, inputs, f"{front}.{name}", shape.group_epsilon, form)
-            convolutions.append(made)
+            convolutions.append(FrameHalving(halving, inputs, f"{front}.{name}", shape, form))
             inputs = halving.channels
             bins = (bins + 2 - halving.kernel[1]) // halving.stride[1] + 1
         self.front = nnx.List(convolutions)

@@ -210,11 +210,13 @@ def gemma3n_sounds(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     ids = _own_tokens(keys, own)
     per_row = shape.together * reduction
     form = mel_form_3n(sound_settings(keys), shape.bins)
+    # Whole fillings with no more frames than become so many vectors.
+    most = (ids.soft * per_row * form.hop + form.frame) // _FILLED * _FILLED
+    most = min(most, _LONGEST)
 
     def prepare(samples: np.ndarray) -> PreparedMedia:
         filled = _filled(samples)
         frames = form.frames(len(filled))
-        most = min(_LONGEST, (ids.soft * per_row - 1) * form.hop + form.frame + 1)
         _check_length(len(samples), most, form.frame + 1)
         places = np.arange(frames) * form.hop < len(samples)
         text = f"\n\n<start_of_audio>{_SOFT_3N * ids.soft}<end_of_audio>\n\n"

@@ -105,6 +105,7 @@ REFUSED = {
     "audio": {"voice": "alloy"},
     "function_call": {"name": "f"},
     "functions": [{"name": "f"}],
+    "mm_processor_kwargs": {"use_audio_in_video": True},
     "modalities": ["text", "audio"],
     "moderation": {"model": "x"},
     "service_tier": "fast",
@@ -120,6 +121,11 @@ def test_a_field_that_would_have_to_be_ignored_is_refused_by_name(field: str):
     with pytest.raises(UnsupportedParameter, match=f"^{field} is ") as caught:
         chat(**{field: REFUSED[field]})
     assert caught.value.param == field
+
+
+def test_a_refusal_says_what_to_do_instead():
+    with pytest.raises(UnsupportedParameter, match=r"not read: send the sound beside it\."):
+        chat(mm_processor_kwargs=REFUSED["mm_processor_kwargs"])
 
 
 @each_case(
@@ -140,6 +146,7 @@ def test_a_field_that_would_have_to_be_ignored_is_refused_by_name(field: str):
         ("prompt_cache_retention", "24h"),
         ("function_call", "auto"),
         ("store", False),
+        ("mm_processor_kwargs", {"use_audio_in_video": False}),
         ("modalities", ["text"]),
         ("reasoning_effort", None),
         ("repetition_penalty", 1.0),

@@ -1,7 +1,8 @@
-"""Models with image input in an engine: prompts in chunks, answers token by token.
+"""Models with image or sound input in an engine: prompts in chunks, answers token by token.
 
 Of Mistral 3 tokens of an image are in rows, of Llama 4 in tiles, of Qwen's they have positions of
-three numbers, and the Omni models have two encoders. Gemma 3 is in test_models_with_images.py.
+three numbers, the Omni models have two encoders, and of Gemma 3n the token behind a sound has a
+vector of the encoder's, too. Gemma 3 is in test_models_with_images.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from model_server.loading.loader import make_loader
 from tests.model_server.loading.media.image_folder import folder_of
 from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
 from tests.model_server.loading.media.test_models_with_images import loaded_of
-from tests.tools.golden.media import llama4, omni, pixtral, qwen
+from tests.tools.golden.media import llama4, omni, pixtral, qwen, sounds
 
 ROWS = {pixtral.SOFT: "[IMG]", pixtral.BREAK: "[IMG_BREAK]", pixtral.END: "[IMG_END]"}
 TILES = {
@@ -49,6 +50,8 @@ MIXED3 = {
     omni.IMAGE: "<|image_pad|>",
     omni.VIDEO: "<|video_pad|>",
 }
+BETWEEN = dict(zip(sounds.GEMMA_3N, ("<start_of_audio>", "<audio_soft_token>", "<end_of_audio>")))
+BETWEEN4 = dict(zip(sounds.GEMMA_4, ("<|audio>", "<|audio|>", "<audio|>")))
 BY_DAY = "qwen2_5_omni"
 CONTROL = {
     BY_DAY: MIXED,
@@ -64,14 +67,16 @@ CONTROL = {
     "mistral_large4": ROWS,
     "llava": {pixtral.SOFT: "<image>"},
     "llama4": TILES,
+    "gemma3n": BETWEEN,
+    "gemma4": BETWEEN4,
 }
 CASES = [pytest.param(case, marks=[pytest.mark.nightly] * (case != BY_DAY)) for case in CONTROL]
 
 
 @pytest.mark.timeout(600)  # programs with delta networks take long to compile
 @pytest.mark.parametrize("case", CASES)
-def test_answers_about_images_are_those_of_the_whole_model(case: str, tmp_path: Path) -> None:
-    """Two requests beside each other; no chunk is as long as the images in it."""
+def test_answers_about_media_are_those_of_the_whole_model(case: str, tmp_path: Path) -> None:
+    """Two requests beside each other; no chunk is as long as the media in it."""
     whole = whole_of(case)
     config = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant", max_mixed_blocks=1)
     loader = make_loader(config)
