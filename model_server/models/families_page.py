@@ -153,6 +153,7 @@ assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 
 ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
+_MEDIA = ROOT / "tests" / "golden" / "media"
 _PLANS = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
@@ -280,10 +281,16 @@ def _parts_row(family: Family, cases: Mapping[str, Sequence[str]]) -> Sequence[s
     return (
         f"`{family.path}`",
         ", ".join(_gguf(family)),
-        "yes" if any(recipe.media for recipe in recipes) else "",
+        "yes" if any(recipe.media for recipe in recipes) or _has_media_cases(family) else "",
         "yes" if any(recipe.own_head for recipe in recipes) else "",
         ", ".join(_planned(family)),
     )
+
+
+def _has_media_cases(family: Family) -> bool:
+    """Return True if a golden case with images or sounds is of this family."""
+    configs = (json.loads(path.read_text()) for path in _MEDIA.glob("*/config.json"))
+    return any(text_config(each).get("model_type") in family.model_types for each in configs)
 
 
 def _gguf(family: Family) -> Iterable[str]:

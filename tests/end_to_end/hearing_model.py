@@ -1,11 +1,11 @@
-"""A tiny random Qwen2-Audio or Voxtral as a folder: weights, a tokenizer of bytes, a template."""
+"""A tiny random model that hears as a folder: weights, a tokenizer of bytes, a template."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.model_server.loading.media.image_folder import folder_of
+from tests.model_server.loading.media.image_folder import GEMMA_3N, GEMMA_4, folder_of
 from tests.tools.golden.media.sounds import BEGIN, END, SOFT
 
 CASE = "qwen2_audio"
@@ -34,10 +34,26 @@ VOXTRAL_TEMPLATE = (
     "{% endif %}{% endfor %}{% endif %}{{ '[/INST]' }}{% endif %}{% endfor %}"
 )
 
+GEMMAS = {"gemma3n": GEMMA_3N, "gemma4": GEMMA_4}
+
+
+def _gemma_template(soft: str) -> str:
+    """As the published ones write a sound: its one token, for the processor to expand."""
+    return (
+        "{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' }}"
+        "{% for part in message['content'] %}"
+        "{% if part['type'] == 'audio' %}{{ '" + soft + "' }}"
+        "{% elif part['type'] == 'text' %}{{ part['text'] | trim }}{% endif %}{% endfor %}"
+        "{% endfor %}{{ 'model: ' }}"
+    )
+
 
 def hearing_model(folder: Path, case: str = CASE) -> Path:
     """Write the folder."""
-    control, template = {CASE: (CONTROL, TEMPLATE), VOXTRAL: (VOXTRALS, VOXTRAL_TEMPLATE)}[case]
+    known = {CASE: (CONTROL, TEMPLATE), VOXTRAL: (VOXTRALS, VOXTRAL_TEMPLATE)}
+    for name, tokens in GEMMAS.items():
+        known[name] = tokens, _gemma_template([*tokens.values()][1])
+    control, template = known[case]
     folder_of(folder, control, case)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     return folder

@@ -1,4 +1,4 @@
-"""Conformers of a Universal Speech Model, as Gemma 3n and Gemma 4 hear with.
+"""Conformers of a Universal Speech Model, and the encoders of Gemma 3n and Gemma 4 around them.
 
 Two convolutions shorten a spectrogram to a place for 40 ms; layers of a feed-forward, attention
 among near places, a convolution of each number by itself and a second feed-forward follow.
@@ -21,11 +21,11 @@ import numpy as np
 from flax import nnx
 
 from model_server.models.layers.activations import Activation
-from model_server.models.layers.layers import LayerNorm, Linear, RmsNorm, run_layer
-from model_server.models.media.tower_layer import heads_axis
+from model_server.models.layers.layers import LayerNorm, Linear, RmsNorm, UnitNorm, run_layer
+from model_server.models.media.tower_layer import dense, heads_axis
 from model_server.models.weights.weight import WeightForm, weight
 
-_TOWER = "audio_tower"
+_TOWER, _EMBEDDER = "audio_tower", "embed_audio"
 _EPSILON = 1e-6  # of the norms for which no key says it
 _UNSEEN = -1e9  # in place of the score of what is not seen
 
@@ -164,7 +164,7 @@ class FrameHalving(nnx.Module):
         return jnp.where(there[..., None, None], jax.nn.relu(self.norm(made)), 0.0), ends
 
 
-def conformer_norm(size: int, name: str, epsilon: float = _EPSILON) -> RmsNorm:
+def _norm(size: int, name: str, epsilon: float = _EPSILON) -> RmsNorm:
     return RmsNorm(size, (f"{name}.weight",), epsilon=epsilon)
 
 
@@ -256,10 +256,10 @@ class ClippedFeedForward(nnx.Module):
 
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         size, self.shape = shape.embed, shape
-        self.before = conformer_norm(size, f"{prefix}.pre_layer_norm")
+        self.before = _norm(size, f"{prefix}.pre_layer_norm")
         self.up = Bounded(4 * size, size, ("ffw", "embed"), f"{prefix}.ffw_layer_1", shape, form)
         self.down = Bounded(size, 4 * size, ("embed", "ffw"), f"{prefix}.ffw_layer_2", shape, form)
-        self.after = conformer_norm(size, f"{prefix}.post_layer_norm")
+        self.after = _norm(size, f"{prefix}.post_layer_norm")
 
     def __call__(self, x: jax.Array) -> jax.Array:
         clip, activation = self.shape.clip, self.shape.activation
@@ -272,7 +272,7 @@ class LightConvolution(nnx.Module):
 
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         size, self.shape = shape.embed, shape
-        self.before = conformer_norm(size, f"{prefix}.pre_layer_norm", shape.epsilon)
+        self.before = _norm(size, f"{prefix}.pre_layer_norm", shape.epsilon)
         self.start = Bounded(2 * size, size, (None, "embed"), f"{prefix}.linear_start", shape, form)
         self.kernel = weight(
             (size, 1, shape.width),
@@ -281,7 +281,7 @@ class LightConvolution(nnx.Module):
             dtype=jnp.float32,
             spread=0.02,
         )
-        self.norm = conformer_norm(size, f"{prefix}.conv_norm", shape.epsilon)
+        self.norm = _norm(size, f"{prefix}.conv_norm", shape.epsilon)
         self.end = Bounded(size, size, (None, "embed"), f"{prefix}.linear_end", shape, form)
 
     def __call__(self, x: jax.Array, sounds: int) -> jax.Array:
@@ -302,12 +302,12 @@ class ConformerLayer(nnx.Module):
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         names, size, self.clip = shape.names, shape.embed, shape.clip
         self.first = ClippedFeedForward(shape, f"{prefix}.{names.first_ffw}", form)
-        self.before = conformer_norm(size, f"{prefix}.{names.before_attention}")
+        self.before = _norm(size, f"{prefix}.{names.before_attention}")
         self.attention = NearAttention(shape, prefix, form)
-        self.after = conformer_norm(size, f"{prefix}.{names.after_attention}")
+        self.after = _norm(size, f"{prefix}.{names.after_attention}")
         self.convolution = LightConvolution(shape, f"{prefix}.lconv1d", form)
         self.last = ClippedFeedForward(shape, f"{prefix}.{names.last_ffw}", form)
-        self.norm = conformer_norm(size, f"{prefix}.{names.norm}")
+        self.norm = _norm(size, f"{prefix}.{names.norm}")
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
         """Maps f32[S * T, D] to the same; there: bool[S, T], places of the sounds."""
@@ -356,3 +356,79 @@ class Conformer(nnx.Module):
         for layer in self.layers:
             x = run_layer(layer, x, there)
         return x.reshape(sounds, places, self.embed), there
+
+
+class OwnTokens(NamedTuple):
+    """Tokens of the encoder's own vocabulary that stand in the place of a sound."""
+
+    vocab: int
+    soft: int  # vectors of a sound and of what fills it
+    rows: tuple[int, ...]  # of the table: what fills a sound, and the end of one if it is there
+    end: int | None  # the id of the end of a sound; None: it is the language model's
+
+    @property
+    def count(self) -> int:
+        """Vectors in the place of a sound."""
+        return self.soft + len(self.rows) - 1
+
+
+class Gemma3nSounds(nnx.Module):
+    """A MediaEncoder of Gemma 3n: a piece is a frame; its place is 1 if it is of the sound."""
+
+    def __init__(
+        self,
+        shape: ConformerShape,
+        ids: OwnTokens,
+        reduction: int,
+        embed: int,
+        form: WeightForm,
+    ) -> None:
+        """reduction: places of which one is kept."""
+        size = shape.embed
+        self.ids, self.reduction, self.together = ids, reduction, shape.together
+        self.tower = Conformer(shape, ("conv_0", "conv_1"), form)
+        self.table = weight(
+            (ids.vocab, size),
+            (None, None),
+            (f"{_EMBEDDER}.embedding.weight",),
+            dtype=jnp.float32,
+            spread=0.02,
+        )
+        self.of_tokens = _norm(size, f"{_EMBEDDER}.hard_embedding_norm", shape.epsilon)
+        self.of_sounds = _norm(size, f"{_EMBEDDER}.soft_embedding_norm", shape.epsilon)
+        projection = (f"{_EMBEDDER}.embedding_projection.weight",)
+        self.projection = Linear(embed, size, ("embed", None), projection, form=form)
+        self.norm = UnitNorm(shape.epsilon)
+
+    def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
+        heard, there = self.tower(pieces, lengths, places[:, :, 0].sum(1))
+        heard, there = heard[:, :: self.reduction], there[:, :: self.reduction]
+        vectors = self._projected(self.of_sounds(heard.reshape(-1, heard.shape[-1])))
+        filling, *ends = self._projected(
+            self.of_tokens(self.table[...][jnp.asarray(self.ids.rows)])
+        )
+        vectors = vectors.reshape(*there.shape, -1)
+        vectors = jnp.where(there[..., None], vectors, filling[None, None])
+        return vectors.at[:, self.ids.soft].set(ends[0]) if ends else vectors
+
+    def _projected(self, x: jax.Array) -> jax.Array:
+        return self.norm(self.projection(x))
+
+
+class Gemma4Sounds(nnx.Module):
+    """A MediaEncoder of Gemma 4: a piece is a frame; its place is 1."""
+
+    def __init__(self, shape: ConformerShape, width: int, embed: int, form: WeightForm) -> None:
+        """width: of the conformer's vectors as the embedder takes them."""
+        self.tower = Conformer(shape, ("layer0", "layer1"), form)
+        kernel, bias = dense(f"{_TOWER}.output_proj")
+        self.out = Linear(width, shape.embed, ("embed", None), kernel, form=form, bias=bias)
+        self.norm = UnitNorm(shape.epsilon)
+        projection = (f"{_EMBEDDER}.embedding_projection.weight",)
+        self.projection = Linear(embed, width, ("embed", None), projection, form=form)
+
+    def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
+        frames = places[:, :, 0].sum(1)
+        heard, _ = self.tower(pieces, frames, frames)
+        vectors = self.projection(self.norm(self.out(heard.reshape(-1, heard.shape[-1]))))
+        return vectors.reshape(*heard.shape[:2], -1)

@@ -13,36 +13,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from model_server.checkpoints.media_part import AUDIO, FEATURES, PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import Harmless, KnownKeys, ignored
 from model_server.models.layers.activations import activation_of
-from model_server.models.layers.layers import Linear, UnitNorm
 from model_server.models.media.conformer import (
-    Conformer,
     ConformerShape,
+    Gemma3nSounds,
+    Gemma4Sounds,
     Halving,
     LayerNames,
-    conformer_norm,
+    OwnTokens,
 )
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.sizes import doubling
 from model_server.models.media.whisper_encoders import sound_settings
-from model_server.models.weights.weight import WeightForm, weight
 from model_server.sharing.audio.process import RATE
-from model_server.sharing.audio.spectrogram import mel_form_3n, mel_form_4, mel_frames
+from model_server.sharing.audio.spectrogram import MelForm, mel_frames
 from sax.errors import CheckpointError, InvalidRequest
 
 SOUND_KEYS = (AUDIO, FEATURES, PREPROCESSOR, "audio_token_id")
 SOUND_KEYS_3N = (*SOUND_KEYS, "audio_soft_tokens_per_image", "boa_token_id", "eoa_token_id")
-_EMBEDDER = "embed_audio"
 _LONGEST = 30 * RATE  # samples, behind which transformers' feature extractors cut
 _FILLED = 128  # samples, of which they fill sounds to a multiple
 _LEAST = 500  # frames of the shortest compiled sound
@@ -119,83 +114,15 @@ _HARMLESS_4: Harmless = {
     # Far below every score, which are capped: the numbers are the same.
     "attention_invalid_logits_value": lambda value: type(value) in (int, float) and value <= -1e3,
 }
-
-
-class OwnTokens(NamedTuple):
-    """Tokens of the encoder's own vocabulary that stand in the place of a sound."""
-
-    vocab: int
-    soft: int  # vectors of a sound and of what fills it
-    rows: tuple[int, ...]  # of the table: what fills a sound, and the end of one if it is there
-    end: int | None  # the id of the end of a sound; None: it is the language model's
-
-    @property
-    def count(self) -> int:
-        """Vectors in the place of a sound."""
-        return self.soft + len(self.rows) - 1
-
-
-class Gemma3nSounds(nnx.Module):
-    """A MediaEncoder of Gemma 3n: a piece is a frame; its place is 1 if it is of the sound."""
-
-    def __init__(
-        self,
-        shape: ConformerShape,
-        ids: OwnTokens,
-        reduction: int,
-        embed: int,
-        form: WeightForm,
-    ) -> None:
-        """reduction: places of which one is kept."""
-        size = shape.embed
-        self.ids, self.reduction, self.together = ids, reduction, shape.together
-        self.tower = Conformer(shape, ("conv_0", "conv_1"), form)
-        self.table = weight(
-            (ids.vocab, size),
-            (None, None),
-            (f"{_EMBEDDER}.embedding.weight",),
-            dtype=jnp.float32,
-            spread=0.02,
-        )
-        self.of_tokens = conformer_norm(size, f"{_EMBEDDER}.hard_embedding_norm", shape.epsilon)
-        self.of_sounds = conformer_norm(size, f"{_EMBEDDER}.soft_embedding_norm", shape.epsilon)
-        projection = (f"{_EMBEDDER}.embedding_projection.weight",)
-        self.projection = Linear(embed, size, ("embed", None), projection, form=form)
-        self.norm = UnitNorm(shape.epsilon)
-
-    def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
-        heard, there = self.tower(pieces, lengths, places[:, :, 0].sum(1))
-        heard, there = heard[:, :: self.reduction], there[:, :: self.reduction]
-        vectors = self._projected(self.of_sounds(heard.reshape(-1, heard.shape[-1])))
-        filling, *ends = self._projected(
-            self.of_tokens(self.table[...][jnp.asarray(self.ids.rows)])
-        )
-        vectors = vectors.reshape(*there.shape, -1)
-        vectors = jnp.where(there[..., None], vectors, filling[None, None])
-        return vectors.at[:, self.ids.soft].set(ends[0]) if ends else vectors
-
-    def _projected(self, x: jax.Array) -> jax.Array:
-        return self.norm(self.projection(x))
-
-
-class Gemma4Sounds(nnx.Module):
-    """A MediaEncoder of Gemma 4: a piece is a frame; its place is 1."""
-
-    def __init__(self, shape: ConformerShape, width: int, embed: int, form: WeightForm) -> None:
-        """width: of the conformer's vectors as the embedder takes them."""
-        self.tower = Conformer(shape, ("layer0", "layer1"), form)
-        name = "audio_tower.output_proj"
-        kernel, bias = (f"{name}.weight",), (f"{name}.bias",)
-        self.out = Linear(width, shape.embed, ("embed", None), kernel, form=form, bias=bias)
-        self.norm = UnitNorm(shape.epsilon)
-        projection = (f"{_EMBEDDER}.embedding_projection.weight",)
-        self.projection = Linear(embed, width, ("embed", None), projection, form=form)
-
-    def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
-        frames = places[:, :, 0].sum(1)
-        heard, _ = self.tower(pieces, frames, frames)
-        vectors = self.projection(self.norm(self.out(heard.reshape(-1, heard.shape[-1]))))
-        return vectors.reshape(*heard.shape[:2], -1)
+_MOST_BINS = 1024
+_MEL_3N: Mapping[str, Any] = {
+    **{"fft_overdrive": True, "frame_length_ms": 32.0, "max_frequency": 7600.0},
+    **{"mel_floor": 1e-5, "min_frequency": 125.0, "preemphasis": 0.97},
+}
+_MEL_4: Mapping[str, Any] = {
+    **{"fft_overdrive": False, "frame_length_ms": 20.0, "max_frequency": 8000.0},
+    **{"mel_floor": 1e-3, "min_frequency": 0.0, "preemphasis": 0.0},
+}
 
 
 def gemma3n_sounds(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
@@ -209,13 +136,13 @@ def gemma3n_sounds(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     shape, reduction = _shape_3n(own), own.whole("conf_reduction_factor")
     ids = _own_tokens(keys, own)
     per_row = shape.together * reduction
-    form = mel_form_3n(sound_settings(keys), shape.bins)
+    form = _mel_form_3n(sound_settings(keys), shape.bins)
     # Whole fillings with no more frames than become so many vectors.
     most = (ids.soft * per_row * form.hop + form.frame) // _FILLED * _FILLED
     most = min(most, _LONGEST)
 
     def prepare(samples: np.ndarray) -> PreparedMedia:
-        filled = _filled(samples)
+        filled = np.pad(samples, (0, -len(samples) % _FILLED))
         frames = form.frames(len(filled))
         _check_length(len(samples), most, form.frame + 1)
         places = np.arange(frames) * form.hop < len(samples)
@@ -248,7 +175,7 @@ def gemma4_sounds(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     own = _own(keys, "gemma4_audio", _OWN_4, _HARMLESS_4)
     if own is None:
         return None
-    form, width = mel_form_4(sound_settings(keys)), own.whole("output_proj_dims")
+    form, width = _mel_form_4(sound_settings(keys)), own.whole("output_proj_dims")
     shape = _shape_4(own, form.bins)
     silence = form.frame // 2  # samples in front of a sound
 
@@ -423,9 +350,89 @@ def _is_plane(value: object) -> bool:
     return _is_two(value) and all(map(_is_size, cast("Sequence[object]", value)))
 
 
-def _filled(samples: np.ndarray) -> np.ndarray:
-    """Return the samples with silence behind them, as transformers fills a sound sent alone."""
-    return np.pad(samples, (0, -len(samples) % _FILLED))
+def _mel_form_3n(given: Mapping[str, Any], bins: int) -> MelForm:
+    """Return the form that Gemma 3n's preprocessor_config.json says. Raises CheckpointError."""
+    return _mel_form(given, _MEL_3N, bins)
+
+
+def _mel_form_4(given: Mapping[str, Any]) -> MelForm:
+    """As `_mel_form_3n`, of Gemma 4, whose config.json does not say the bins."""
+    bins = given.get("feature_size", 128)
+    if type(bins) is not int or not 1 <= bins <= _MOST_BINS:
+        raise CheckpointError(_wrong("feature_size", bins, f"a number from 1 to {_MOST_BINS}"))
+    return _mel_form(given, _MEL_4, bins)
+
+
+def _mel_form(given: Mapping[str, Any], usual: Mapping[str, Any], bins: int) -> MelForm:
+    """Return the spectrogram that a checkpoint says its sounds become. Raises CheckpointError.
+
+    usual: the values of what it does not say. frame_length, hop_length and fft_length, which
+    published files have, too, follow from others and are not read, as in transformers.
+    """
+    fixed = {"dither": 0.0, "feature_size": bins, "padding_side": "right", "padding_value": 0.0}
+    for key, value in {**fixed, "sampling_rate": RATE}.items():
+        if given.get(key, value) != value:
+            raise CheckpointError(_wrong(key, given[key], repr(value)))
+    number = {
+        key: _number(given, key, value) for key, value in usual.items() if type(value) is float
+    }
+    frame = round(RATE * number["frame_length_ms"] / 1000)
+    hop = round(RATE * _number(given, "hop_length_ms", 10.0) / 1000)
+    low, high = number["min_frequency"], number["max_frequency"]
+    if frame < 2 or hop < 1 or not 0 <= low < high:
+        raise CheckpointError(
+            f"preprocessor_config.json describes frames of {frame} samples, {hop} apart, from "
+            f"{low} to {high} Hz: give longer ones, and frequencies that ascend"
+        )
+    fft = 2 ** math.ceil(math.log2(frame))
+    return MelForm(
+        bins=bins,
+        frame=frame,
+        hop=hop,
+        fft=fft * (2 if _flag(given, "fft_overdrive", usual["fft_overdrive"]) else 1),
+        low=low,
+        high=high,
+        emphasis=number["preemphasis"],
+        first_kept=_flag(given, "preemphasis_htk_flavor", True),
+        floor=number["mel_floor"],
+        floor_added=usual is _MEL_4,
+        scale=_number(given, "input_scale_factor", 1.0),
+        mean=_bins(given, "per_bin_mean", bins),
+        deviation=_bins(given, "per_bin_stddev", bins),
+    )
+
+
+def _number(given: Mapping[str, Any], key: str, usual: float) -> float:
+    value = given.get(key, usual)
+    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        raise CheckpointError(_wrong(key, value, "a number from 0"))
+    return float(value)
+
+
+def _flag(given: Mapping[str, Any], key: str, usual: bool) -> bool:
+    value = given.get(key, usual)
+    if type(value) is not bool:
+        raise CheckpointError(_wrong(key, value, "true or false"))
+    return value
+
+
+def _bins(given: Mapping[str, Any], key: str, bins: int) -> tuple[float, ...]:
+    """Return a number of each bin; (): none is given. Raises CheckpointError."""
+    value = given.get(key)
+    if value is None:
+        return ()
+    try:
+        made = np.asarray(value, np.float64).reshape(bins)
+    except (TypeError, ValueError):
+        raise CheckpointError(_wrong(key, value, f"{bins} numbers or null")) from None
+    return tuple(map(float, made))
+
+
+def _wrong(key: str, value: object, wanted: str) -> str:
+    return (
+        f"preprocessor_config.json has {key} = {value!r}; this model's sounds are served with "
+        f"{wanted}"
+    )
 
 
 def _check_length(samples: int, most: int, least: int) -> None:

@@ -8,39 +8,18 @@ equal height on HTK's mel scale over magnitudes; natural logarithms.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from model_server.sharing.audio.process import HOP, RATE
-from sax.errors import CheckpointError
 
 _WINDOW = 400  # samples of a frame
 _PIECE = 4096  # frames that are computed together
 _FLOOR = 1e-10
 _RANGE = 8.0
-_MOST_BINS = 1024
-_MEL_3N: Mapping[str, Any] = {
-    "fft_overdrive": True,
-    "frame_length_ms": 32.0,
-    "max_frequency": 7600.0,
-    "mel_floor": 1e-5,
-    "min_frequency": 125.0,
-    "preemphasis": 0.97,
-}
-_MEL_4: Mapping[str, Any] = {
-    "fft_overdrive": False,
-    "frame_length_ms": 20.0,
-    "max_frequency": 8000.0,
-    "mel_floor": 1e-3,
-    "min_frequency": 0.0,
-    "preemphasis": 0.0,
-}
 # Slaney's scale: linear up to 1 kHz, which is 15 mels, then 27 mels for each factor of 6.4.
 _KNEE_HZ, _KNEE_MEL = 1000.0, 15.0
 _STEP = np.log(6.4) / 27.0
@@ -100,91 +79,6 @@ class MelForm:
     def frames(self, samples: int) -> int:
         """Return the frames of so many samples; a frame ends before the last sample."""
         return max(0, (samples - self.frame - 1) // self.hop + 1)
-
-
-def mel_form_3n(given: Mapping[str, Any], bins: int) -> MelForm:
-    """Return the form that Gemma 3n's preprocessor_config.json says. Raises CheckpointError."""
-    return _mel_form(given, _MEL_3N, bins)
-
-
-def mel_form_4(given: Mapping[str, Any]) -> MelForm:
-    """As `mel_form_3n`, of Gemma 4, whose config.json does not say the bins."""
-    bins = given.get("feature_size", 128)
-    if type(bins) is not int or not 1 <= bins <= _MOST_BINS:
-        raise CheckpointError(_wrong("feature_size", bins, f"a number from 1 to {_MOST_BINS}"))
-    return _mel_form(given, _MEL_4, bins)
-
-
-def _mel_form(given: Mapping[str, Any], usual: Mapping[str, Any], bins: int) -> MelForm:
-    """Return the spectrogram that a checkpoint says its sounds become. Raises CheckpointError.
-
-    usual: the values of what it does not say. frame_length, hop_length and fft_length, which
-    published files have, too, follow from others and are not read, as in transformers.
-    """
-    fixed = {"dither": 0.0, "feature_size": bins, "padding_side": "right", "padding_value": 0.0}
-    for key, value in {**fixed, "sampling_rate": RATE}.items():
-        if given.get(key, value) != value:
-            raise CheckpointError(_wrong(key, given[key], repr(value)))
-    number = {
-        key: _number(given, key, value) for key, value in usual.items() if type(value) is float
-    }
-    frame = round(RATE * number["frame_length_ms"] / 1000)
-    hop = round(RATE * _number(given, "hop_length_ms", 10.0) / 1000)
-    low, high = number["min_frequency"], number["max_frequency"]
-    if frame < 2 or hop < 1 or not 0 <= low < high:
-        raise CheckpointError(
-            f"preprocessor_config.json describes frames of {frame} samples, {hop} apart, from "
-            f"{low} to {high} Hz: give longer ones, and frequencies that ascend"
-        )
-    fft = 2 ** math.ceil(math.log2(frame))
-    return MelForm(
-        bins=bins,
-        frame=frame,
-        hop=hop,
-        fft=fft * (2 if _flag(given, "fft_overdrive", usual["fft_overdrive"]) else 1),
-        low=low,
-        high=high,
-        emphasis=number["preemphasis"],
-        first_kept=_flag(given, "preemphasis_htk_flavor", True),
-        floor=number["mel_floor"],
-        floor_added=usual is _MEL_4,
-        scale=_number(given, "input_scale_factor", 1.0),
-        mean=_bins(given, "per_bin_mean", bins),
-        deviation=_bins(given, "per_bin_stddev", bins),
-    )
-
-
-def _number(given: Mapping[str, Any], key: str, usual: float) -> float:
-    value = given.get(key, usual)
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise CheckpointError(_wrong(key, value, "a number from 0"))
-    return float(value)
-
-
-def _flag(given: Mapping[str, Any], key: str, usual: bool) -> bool:
-    value = given.get(key, usual)
-    if type(value) is not bool:
-        raise CheckpointError(_wrong(key, value, "true or false"))
-    return value
-
-
-def _bins(given: Mapping[str, Any], key: str, bins: int) -> tuple[float, ...]:
-    """Return a number of each bin; (): none is given. Raises CheckpointError."""
-    value = given.get(key)
-    if value is None:
-        return ()
-    try:
-        made = np.asarray(value, np.float64).reshape(bins)
-    except (TypeError, ValueError):
-        raise CheckpointError(_wrong(key, value, f"{bins} numbers or null")) from None
-    return tuple(map(float, made))
-
-
-def _wrong(key: str, value: object, wanted: str) -> str:
-    return (
-        f"preprocessor_config.json has {key} = {value!r}; this model's sounds are served with "
-        f"{wanted}"
-    )
 
 
 def mel_frames(samples: np.ndarray, form: MelForm) -> np.ndarray:

@@ -16,10 +16,9 @@ import soundfile
 import sax
 from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
-from tests.end_to_end.hearing_model import CASE, VOXTRAL, hearing_model
+from tests.end_to_end.hearing_model import CASE, GEMMAS, VOXTRAL, hearing_model
 from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
-from tests.model_server.models.media.media_runs import WholePrompts, seen
-from tests.tools.golden.media.sounds import SOFT
+from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
 
 AUDIO = "/sax/test/audio"
 TOKENS = 4
@@ -70,7 +69,7 @@ def whole_answer(ids: list[int], *order: int, case: str = CASE) -> list[int]:
     decoder, encoder, recipe = load_media(case)
     media = recipe.media
     files = parts_of(media, case, order)
-    assert ids.count(SOFT) == sum(each.rows for each in files)
+    assert places_in(media, np.asarray(ids)).sum() == sum(each.rows for each in files)
     model = WholePrompts(decoder, media, seen(encoder, media, files), files, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):
@@ -88,15 +87,18 @@ def test_a_chat_about_sounds_is_the_whole_models(
 
 
 @pytest.mark.nightly
-def test_a_chat_about_sounds_of_several_windows_is_the_whole_models(
-    cell: Cell, tmp_path: Path
+@pytest.mark.parametrize("case", [VOXTRAL, *GEMMAS])
+def test_a_chat_about_sounds_of_other_kinds_of_models_is_the_whole_models(
+    cell: Cell, tmp_path: Path, case: str
 ) -> None:
-    model, asked = "/sax/test/voxtral", messages(1, 0, case=VOXTRAL)
-    folder = hearing_model(tmp_path / "voxtral", VOXTRAL)
-    overrides = {"MAX_CONTEXT": 256, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
+    """Of several windows (Voxtral); with tokens around a sound that no template writes (Gemma)."""
+    model, asked = f"/sax/test/{case}", messages(1, 0, case=case)
+    folder = hearing_model(tmp_path / case, case)
+    context = 256 if case == VOXTRAL else 128
+    overrides = {"MAX_CONTEXT": context, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
     cell.publish(str(folder), model=model, model_path="auto", overrides=overrides)
     ids = post(cell, "/tokenize", model, messages=asked)["tokens"]
-    assert chat(cell, asked, model) == whole_answer(ids, 1, 0, case=VOXTRAL)
+    assert chat(cell, asked, model) == whole_answer(ids, 1, 0, case=case)
     cell.sax("unpublish", model)
 
 

@@ -1,4 +1,4 @@
-"""A golden case's checkpoint with a tokenizer that has the tokens of an image."""
+"""A golden case's checkpoint with a tokenizer that has the tokens of an image or a sound."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from pathlib import Path
 
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.models.media.media_cases import write_media_case
+from tests.tools.golden.media import sounds
 from tests.tools.golden.media.gemma3 import END, SOFT, START
 
 CASE = "gemma3"
 CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_token>"}
+
+GEMMA_3N, GEMMA_4 = (
+    dict(zip(ids, texts, strict=True))
+    for ids, texts in (
+        (sounds.GEMMA_3N, ("<start_of_audio>", "<audio_soft_token>", "<end_of_audio>")),
+        (sounds.GEMMA_4, ("<|audio>", "<|audio|>", "<audio|>")),
+    )
+)
 
 
 def folder_of(folder: Path, control: dict[int, str] = CONTROL, name: str = CASE) -> str:

@@ -13,10 +13,10 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import make_loader
-from tests.model_server.loading.media.image_folder import folder_of
+from tests.model_server.loading.media.image_folder import GEMMA_3N, GEMMA_4, folder_of
 from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
 from tests.model_server.loading.media.test_models_with_images import loaded_of
-from tests.tools.golden.media import llama4, omni, pixtral, qwen, sounds
+from tests.tools.golden.media import llama4, omni, pixtral, qwen
 
 ROWS = {pixtral.SOFT: "[IMG]", pixtral.BREAK: "[IMG_BREAK]", pixtral.END: "[IMG_END]"}
 TILES = {
@@ -50,8 +50,6 @@ MIXED3 = {
     omni.IMAGE: "<|image_pad|>",
     omni.VIDEO: "<|video_pad|>",
 }
-BETWEEN = dict(zip(sounds.GEMMA_3N, ("<start_of_audio>", "<audio_soft_token>", "<end_of_audio>")))
-BETWEEN4 = dict(zip(sounds.GEMMA_4, ("<|audio>", "<|audio|>", "<audio|>")))
 BY_DAY = "qwen2_5_omni"
 CONTROL = {
     BY_DAY: MIXED,
@@ -67,8 +65,8 @@ CONTROL = {
     "mistral_large4": ROWS,
     "llava": {pixtral.SOFT: "<image>"},
     "llama4": TILES,
-    "gemma3n": BETWEEN,
-    "gemma4": BETWEEN4,
+    "gemma3n": GEMMA_3N,
+    "gemma4": GEMMA_4,
 }
 CASES = [pytest.param(case, marks=[pytest.mark.nightly] * (case != BY_DAY)) for case in CONTROL]
 
