@@ -1,8 +1,7 @@
 """Decodes what strangers sent in processes of their own, which it can neither hold up nor break.
 
 A few lanes, each a thread and a process that decode one input after the other. A process ends after
-an input that exceeded a limit, and when it has had nothing to do for a while. Images and sounds
-are decoded here, videos in `video_decoder`.
+an input that exceeded a limit, and when it has had nothing to do for a while.
 """
 
 from __future__ import annotations
@@ -19,10 +18,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from model_server.models.media.media_recipe import DecodedVideo
 from model_server.sharing.audio.process import SoundAnswer, SoundAsk, SoundForm, SoundProcess
 from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.images.process import ImageAnswer, ImageAsk, ImageProcess
+from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
+from sax.chat import frames_in
 from sax.distribution import how_to_install
 from sax.errors import InvalidRequest, LoadFailed, QueueFull, Unavailable
 
@@ -239,3 +241,49 @@ def check_soundfile(otherwise: str = "") -> None:
 def sound_decoder() -> SoundDecoder:
     """Return the decoder of this process."""
     return SoundDecoder()
+
+
+def _video(_: VideoAsk, answer: VideoAnswer) -> DecodedVideo:
+    frames = np.frombuffer(answer.frames, np.uint8)
+    frames = frames.reshape(-1, answer.height, answer.width, 3)
+    return DecodedVideo(frames, answer.indices, answer.rate, answer.total)
+
+
+_VIDEOS = InputKind(name="video", param="messages", retry_s=2.0, process=VideoProcess, read=_video)
+
+
+class VideoDecoder:
+    """Thread-safe. Its processes start with the first videos and end with this one."""
+
+    def __init__(self, lanes: int = LANES, waiting: int = WAITING) -> None:
+        """waiting: bytes of videos that may wait."""
+        self._lanes = DecodingLanes(_VIDEOS, lanes, waiting)
+
+    def submit(self, video: bytes, form: VideoForm) -> Future[DecodedVideo]:
+        """Decode a video. Raises QueueFull, and InvalidRequest for torn images; the future raises
+        InvalidRequest for a bad video, and Unavailable.
+        """
+        return self._lanes.submit(_video_ask(video, form), len(video))
+
+
+def _video_ask(video: bytes, form: VideoForm) -> VideoAsk:
+    try:
+        images = frames_in(video)
+    except ValueError as exc:
+        raise InvalidRequest(f"the video {exc}", param=_VIDEOS.param) from exc
+    return VideoAsk(video, form) if images is None else VideoAsk(b"", form, images)
+
+
+def check_av() -> None:
+    """Raise InvalidRequest if nothing can decode videos here."""
+    if importlib.util.find_spec("av") is None:
+        raise InvalidRequest(
+            "videos need the package av on the model server, which decodes them, and it is not "
+            f"installed there: {how_to_install('media')}; or send some frames as images"
+        )
+
+
+@cache
+def video_decoder() -> VideoDecoder:
+    """Return the decoder of this process."""
+    return VideoDecoder()

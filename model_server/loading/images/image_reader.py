@@ -15,13 +15,14 @@ import numpy as np
 
 from model_server.loading.images.decoders import (
     ImageDecoder,
+    check_av,
     check_pillow,
     check_soundfile,
     image_decoder,
     sound_decoder,
+    video_decoder,
 )
 from model_server.loading.images.prepared import LivingImages, PreparedImage, key_of, with_digest
-from model_server.loading.images.video_decoder import check_av, video_decoder
 from model_server.models.media.media_recipe import (
     MediaRecipe,
     PreparedMedia,

@@ -29,8 +29,7 @@ from model_server.models.media.conformer import (
     LayerNames,
     OwnTokens,
 )
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
-from model_server.models.media.sizes import doubling
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
 from model_server.models.media.whisper_encoders import sound_settings
 from model_server.sharing.audio.process import RATE
 from model_server.sharing.audio.spectrogram import MelForm, mel_frames

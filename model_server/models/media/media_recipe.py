@@ -168,3 +168,23 @@ def names_of(media: Sequence[MediaRecipe]) -> str:
 def text_only(media: Sequence[MediaRecipe]) -> str:
     """Return the overrides that leave these encoders out, for users."""
     return " and ".join(f"{each.override}=false" for each in media)
+
+
+_LEAST = 1024  # pieces of the smallest size that is worth a program
+
+
+def doubling(most: int, step: int, least: int = _LEAST) -> tuple[int, ...]:
+    """Return numbers of pieces to compile for: multiples of `step`, each about twice the one
+    before, up to the first from `most`.
+    """
+    sizes = [_up(most, step)]
+    while sizes[0] > least:
+        half = _up(sizes[0] // 2, step)
+        if half == sizes[0]:
+            break
+        sizes.insert(0, half)
+    return tuple(sizes)
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
