@@ -153,8 +153,8 @@ _OUTER_FIRST = (
     "quantization_config",
     "torch_dtype",
 )
-# Whose text model computes with the tokens that end texts, and so with its own.
-_OWN_ENDS = ("qwen4_exp",)
+# What of that a text model computes with, so that it is its own.
+_OWN_TOKENS = {"gemma4": ("pad_token_id",), "qwen4_exp": ("eos_token_id",)}
 _TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
 # Whose outer config.json alone decides it in transformers, where one of the pair is stored.
 _TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", "mistral3")
@@ -200,7 +200,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     check_outside(config, inner)
     unread = _OUTER_ONLY if kind in _WITH_AUDIO else (*_OUTER_ONLY, AUDIO)
     outer = {k: v for k, v in config.items() if k not in unread and v is not None}
-    outer_first = [k for k in _OUTER_FIRST if k != "eos_token_id" or kind not in _OWN_ENDS]
+    outer_first = [key for key in _OUTER_FIRST if key not in _OWN_TOKENS.get(kind, ())]
     own = {k: v for k, v in inner.items() if v is not None and k not in outer_first}
     if outer.get(_TIED) is True:  # either says it, as in transformers
         own[_TIED] = True

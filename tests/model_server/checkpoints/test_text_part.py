@@ -202,3 +202,10 @@ def test_parts_that_see_and_hear_are_no_tensors_of_a_gemma_3ns_text_part(tmp_pat
         assert not [name for name in checkpoint.names() if "audio" in name or "vision" in name]
         assert checkpoint.config["model_type"] == "gemma3n_text"
         make_recipe("auto", checkpoint.config, F32 | {"SOUNDS": "false"})
+
+
+def test_a_token_that_a_text_model_computes_with_is_its_own() -> None:
+    """Gemma 4 reads the inputs of a sound's tokens at its text model's padding."""
+    outer = {"model_type": "gemma4", "pad_token_id": 5, "bos_token_id": 6}
+    found = text_config(outer | {"text_config": {"pad_token_id": 0, "bos_token_id": 7}})
+    assert (found["pad_token_id"], found["bos_token_id"]) == (0, 6)
