@@ -17,6 +17,7 @@ from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
     EmbedInput,
+    PairInput,
     Event,
     GenerateRequest,
     Message,
@@ -173,12 +174,13 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
         *,
         takes_tokens: bool = False,
+        candidates: Sequence[PairInput] = (),
     ) -> Classified: ...
 
     async def score_pairs(
         self,
         model_id: str,
-        first: Sequence[str],
-        second: Sequence[str],
+        first: Sequence[PairInput],
+        second: Sequence[PairInput],
         timeout_s: float | None = None,
     ) -> PairScores: ...

@@ -150,6 +150,8 @@ _OUTER_FIRST = (
     "quantization_config",
     "torch_dtype",
 )
+# Towers of texts and of images side by side, of which neither reads the other's vectors.
+_IN_ONE_SPACE = ("clip", "siglip")
 # Whose text model computes with the tokens that end texts, and so with its own.
 _OWN_ENDS = ("qwen4_exp",)
 _TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
@@ -163,6 +165,9 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
     The config of a text part says how images are seen only if there are tensors to see them with.
     """
     checkpoint = _renamed(checkpoint)
+    if checkpoint.config.get("model_type") in _IN_ONE_SPACE:
+        names = {name: name for name in checkpoint.names()}
+        return view_of(checkpoint, names, with_processors(checkpoint.config, checkpoint.folder))
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         # Encoders of GGUF files come with the config of a text model.

@@ -16,6 +16,7 @@ from model_server.loading.loaded_model import LoadedModel, Report
 from model_server.loading.served_recipe import recipe_of
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.media.image_text import ImageTextRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     AdapterClass,
@@ -104,6 +105,9 @@ _KINDS = (
         "audio.synthesizer_loading",
     ),
     _KindPlace(lambda asked: asked.generates, "language"),
+    _KindPlace(
+        lambda asked: isinstance(asked.recipe, ImageTextRecipe), "passes.image_text_loading"
+    ),
     _KindPlace(lambda asked: True, "passes.embed_loading"),
 )
 

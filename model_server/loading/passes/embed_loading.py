@@ -258,7 +258,7 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     score = score_of(recipe.tasks, settings, tokenizer) if RERANK in tasks else None
     dense = settings.dense if EMBED in tasks else ()
     quantization = quantization_of(recipe.quantize, checkpoint.packing)
-    layout = _layout(recipe)
+    layout = layout_of_recipe(recipe)
     module = recipe.blueprint(quantization, len(labels), dense, score, layout, tags=tags)
     needed = without_prefixes(checkpoint, _unused(recipe, tasks))
     own = [weight for weight in module.declarations if not is_dense(weight)]
@@ -289,7 +289,7 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     )
 
 
-def _layout(recipe: EmbedRecipe) -> Layout:
+def layout_of_recipe(recipe: EmbedRecipe) -> Layout:
     """Return the layout over this process's devices. Raises InvalidRequest, MemoryPlanError."""
     if recipe.mesh_shape is None:
         return own_device()

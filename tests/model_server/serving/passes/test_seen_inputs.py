@@ -1,0 +1,112 @@
+"""Models that see, from texts and images to vectors and scores, against transformers'."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_server.config import ModelServerConfig
+from model_server.loading.loader import ModelLoader, make_loader
+from model_server.services.token_service import TokenService
+from model_server.serving.admission import Admission
+from model_server.serving.passes.embeddings import Embeddings
+from model_server.serving.servables import Servables
+from sax.chat import Image, Message
+from sax.errors import InvalidRequest, PromptTooLong, SaxError, UnsupportedParameter
+from sax.passes import ChatInput, EmbedInput, PairInput
+from sax.proto import tokens_pb2
+from sax.wire.embed import (
+    decode_classified,
+    decode_embedded,
+    decode_pair_scores,
+    encode_classify,
+    encode_embed,
+    encode_pairs,
+)
+from tests.model_server.loading.loads import spec_of
+from tests.model_server.seen_folders import golden_seen, images_of, seen_folder
+from tests.tools.golden.seen import TEXTS
+
+MODEL = "/sax/test/m"
+NEAR = {"rtol": 0, "atol": 1e-4}
+
+
+@dataclass
+class Seeing:
+    """A served model, asked through messages of the wire."""
+
+    loader: ModelLoader
+    calls: TokenService
+
+    async def vectors(self, *inputs: EmbedInput, **how: Any) -> list[Any]:
+        reply = await self.calls.Embed(encode_embed(MODEL, inputs, **how), None)
+        found = decode_embedded(tokens_pb2.EmbedResponse.FromString(reply.SerializeToString()))
+        return found.vectors or found.tokens
+
+    async def scores(self, first: Sequence[PairInput], second: Sequence[PairInput]) -> list[float]:
+        reply = await self.calls.ScorePairs(encode_pairs(MODEL, first, second), None)
+        return decode_pair_scores(reply).scores
+
+    async def shares(
+        self, inputs: Sequence[EmbedInput], candidates: Sequence[PairInput]
+    ) -> tuple[tuple[str, ...], list[list[float]]]:
+        asked = encode_classify(MODEL, inputs, candidates=candidates)
+        found = decode_classified(await self.calls.Classify(asked, None))
+        return found.labels, found.scores
+
+
+@asynccontextmanager
+async def serving(folder: Path, **overrides: str) -> AsyncIterator[Seeing]:
+    """Serve a folder; what is compiled after the load is an error."""
+    loader = make_loader(ModelServerConfig(strict_compile=True))
+    servables = Servables(loader, drain_s=0.1)
+    try:
+        await servables.load(spec_of(folder, **{"DTYPE": '"float32"'} | overrides))
+        embeddings = Embeddings(servables, Admission())
+        yield Seeing(loader, TokenService(None, embeddings))  # pyright: ignore[reportArgumentType]
+        assert loader.compiles_while_serving() == 0
+    finally:
+        await servables.close()
+        loader.watch.stop()
+
+
+@pytest.mark.parametrize("case", ["clip", "clip_first", "siglip", "siglip2"])
+async def test_texts_and_images_in_one_space_are_transformers(tmp_path: Path, case: str) -> None:
+    golden, images = golden_seen(case), images_of(case)
+    async with serving(seen_folder(tmp_path, case)) as model:
+        mixed: list[EmbedInput] = [TEXTS[0], images[0], *TEXTS[1:], images[1], TEXTS[0]]
+        found = np.asarray(await model.vectors(*mixed))
+        np.testing.assert_allclose(found[[0, 2, 3]], golden["texts"], **NEAR)
+        np.testing.assert_allclose(found[[1, 4]], golden["images"], **NEAR)
+        np.testing.assert_allclose(found[5], found[0], rtol=0, atol=1e-6)
+        [alone] = await model.vectors(images[1])
+        np.testing.assert_allclose(alone, golden["images"][1], **NEAR)
+
+        logits = golden["logits"]
+        of_images, of_texts = (
+            1 / (1 + np.exp(-each)) if case.startswith("siglip") else _softmax(each)
+            for each in (logits, logits.T)
+        )
+        labels, shares = await model.shares(images, TEXTS)
+        assert labels == tuple(TEXTS)
+        np.testing.assert_allclose(shares, of_images, **NEAR)
+        labels, shares = await model.shares(TEXTS, images)
+        assert labels == ("candidates[0]", "candidates[1]")
+        np.testing.assert_allclose(shares, of_texts, **NEAR)
+
+        cosines = golden["texts"] @ golden["images"].T
+        scores = await model.scores([TEXTS[1]], images)
+        np.testing.assert_allclose(scores, cosines[1], **NEAR)
+        scores = await model.scores([images[0]], TEXTS)
+        np.testing.assert_allclose(scores, cosines[:, 0], **NEAR)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    made = np.exp(logits - logits.max(-1, keepdims=True))
+    return made / made.sum(-1, keepdims=True)
