@@ -41,6 +41,16 @@ QWEN3 = PairTexts(
     "\n<Document>: ",
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )
+# As Qwen3-VL-Reranker was published (arXiv:2601.04720), for texts and images.
+QWEN3_VL = PairTexts(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a search query, retrieve relevant candidates that answer "
+    "the query.<Query>:",
+    "\n<Document>:",
+    "<|im_end|>\n<|im_start|>assistant\n",
+)
+_USUAL = {"qwen3": QWEN3, "qwen3_vl": QWEN3_VL, "qwen3_vl_text": QWEN3_VL}
 
 
 def pair_texts(template: ChatTemplate | None, instruction: str, model_type: str) -> PairTexts:
@@ -50,8 +60,7 @@ def pair_texts(template: ChatTemplate | None, instruction: str, model_type: str)
     write both texts once, in this order, and the model type has no usual texts.
     """
     found = None if template is None else _split(_rendered(template, instruction))
-    if found is None and model_type == "qwen3":
-        return QWEN3
+    found = found or _USUAL.get(model_type)
     if found is None:
         raise CheckpointError(
             "the chat template does not write a message of the role query and one of the role "

@@ -174,8 +174,175 @@ def tensor_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return random_tensor(name, shape or (1,)).reshape(shape)
 
 
+# As the chat template of Qwen3-VL writes messages.
+CHAT = (
+    "{% for message in messages if message.role in ('system', 'user', 'assistant') %}"
+    "<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Texts and numbers of images, which need no resizing.
+INPUTS: list[list[str | int]] = [["A lake."], [0], [1, "What is this?"], ["before ", 0, " after", 1]]
+PAIRS: list[list[list[str | int]]] = [[["a red boat"], [0]], [["a lake"], [1, "by night"]]]
+PAIRS += [[["ships"], ["Ships sail."]], [[0], [1]]]
+QUERIES = ["who sings?", "A lake, by night"]
+SQUARES = ((16, 24), (24, 16))
+_CONTROL = ("<pad>", "<eos>", "<bos>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
+_SEEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_JUDGE = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".'
+)
+YES, NO = "y", "n"  # the tokens of a small vocabulary
+
+
+def qwen_tokenizer(folder: Path) -> Any:
+    """Bytes, and the control tokens of Qwen's models that see, from 264 on."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*_CONTROL, *letters, "<|spare|>", "<|more|>", *_SEEN]
+    made = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([*_CONTROL, "<|spare|>", "<|more|>", *_SEEN])
+    whole = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<|endoftext|>", eos_token="<|im_end|>"
+    )
+    whole.chat_template = CHAT
+    whole.save_pretrained(folder)
+    return whole
+
+
+def squares(name: str) -> dict[str, np.ndarray]:
+    sizes = enumerate(SQUARES)
+    return {f"image_{n}": image_of(f"image {n} of {name}", *size) for n, size in sizes}
+
+
+class QwenReader:
+    """The prompt and the arrays of images that stand in a text."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+            Qwen2VLImageProcessorPil,
+        )
+
+        given = common.read_json(folder / "preprocessor_config.json")
+        given.pop("image_processor_type")
+        self.process = Qwen2VLImageProcessorPil.from_dict(given)
+        self.tokenizer = qwen_tokenizer(folder)
+        self.images = [*squares(name).values()]
+
+    def inputs(self, text: str, numbers: Sequence[int]) -> dict[str, Any]:
+        """Of a model; numbers: of the images whose placeholders the text has, in order."""
+        import torch
+
+        pad, parts = _SEEN[2], list[Any]()
+        *before, last = text.split(pad)
+        whole = ""
+        for piece, number in zip(before, numbers, strict=True):
+            made = self.process([self.images[number]], return_tensors="pt")
+            count = int(made["image_grid_thw"].prod()) // self.process.merge_size**2
+            whole += piece + pad * count
+            parts.append(made)
+        ids = self.tokenizer(whole + last, return_tensors="pt")["input_ids"]
+        found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if parts:
+            for key in ("pixel_values", "image_grid_thw"):
+                found[key] = torch.cat([each[key] for each in parts])
+            marked = ids == self.tokenizer.convert_tokens_to_ids(pad)
+            found["mm_token_type_ids"] = marked.int()
+        return found
+
+
+def _numbers(parts: Sequence[str | int]) -> list[int]:
+    return [part for part in parts if isinstance(part, int)]
+
+
+def qwen3_vl_embedding(name: str, folder: Path) -> dict[str, np.ndarray]:
+    import torch
+
+    reader, model = QwenReader(name, folder), model_of(common.read_json(folder / "config.json"))
+    vectors = []
+    for parts in INPUTS:
+        content = [
+            {"type": "image"} if isinstance(part, int) else {"type": "text", "text": part}
+            for part in parts
+        ]
+        chat = [
+            {"role": "system", "content": [{"type": "text", "text": "Represent the user's input."}]},
+            {"role": "user", "content": content},
+        ]
+        text = reader.tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
+        with torch.no_grad():
+            hidden = model.model(**reader.inputs(text, _numbers(parts))).last_hidden_state
+        vectors.append(torch.nn.functional.normalize(hidden[0, -1], dim=0).numpy())
+    return {"vectors": np.stack(vectors), **squares(name)}
+
+
+def qwen3_vl_reranker(name: str, folder: Path) -> dict[str, np.ndarray]:
+    import torch
+
+    reader, model = QwenReader(name, folder), model_of(common.read_json(folder / "config.json"))
+    yes, no = reader.tokenizer.convert_tokens_to_ids([YES, NO])
+    scores = []
+    for query, document in PAIRS:
+        content = [{"type": "text", "text": f"<Instruct>: {_ASKED}<Query>:"}]
+        for parts, after in ((query, "\n<Document>:"), (document, "")):
+            for part in parts:
+                own = {"type": "image"} if isinstance(part, int) else {"type": "text", "text": part}
+                content.append(own)
+            content.append({"type": "text", "text": after})
+        chat = [
+            {"role": "system", "content": [{"type": "text", "text": _JUDGE}]},
+            {"role": "user", "content": content},
+        ]
+        text = reader.tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
+        with torch.no_grad():
+            logits = model(**reader.inputs(text, _numbers([*query, *document]))).logits[0, -1]
+        scores.append(torch.sigmoid(logits[yes] - logits[no]).item())
+    return {"scores": np.array(scores), **squares(name)}
+
+
+_ASKED = "Given a search query, retrieve relevant candidates that answer the query."
+
+
+def colqwen2(name: str, folder: Path) -> dict[str, np.ndarray]:
+    """By transformers' own processor, of the texts; and the model itself."""
+    import torch
+    from transformers import ColQwen2Processor
+
+    reader, model = QwenReader(name, folder), model_of(common.read_json(folder / "config.json"))
+    processor = ColQwen2Processor(reader.process, reader.tokenizer)
+    made = list[Any]()
+    with torch.no_grad():
+        for query in QUERIES:
+            made.append(model(**processor.process_queries([query])).embeddings[0])
+        for image in reader.images:
+            made.append(model(**processor.process_images([image])).embeddings[0])
+    queries, documents = made[: len(QUERIES)], made[len(QUERIES) :]
+    scores = processor.score_retrieval(queries, documents)
+    return {
+        "vectors": torch.cat(made).numpy(),
+        "lengths": np.array([len(each) for each in made]),
+        "scores": scores.numpy(),
+        **squares(name),
+    }
+
+
 MAKERS: dict[str, Callable[[str, Path], dict[str, np.ndarray]]] = {
     **dict.fromkeys(("clip", "clip_first", "siglip", "siglip2"), in_one_space),
+    "qwen3_vl_embedding": qwen3_vl_embedding,
+    "qwen3_vl_reranker": qwen3_vl_reranker,
+    "colqwen2": colqwen2,
 }
 CASES = [*MAKERS]
 GIVEN = ("config.json", "preprocessor_config.json")

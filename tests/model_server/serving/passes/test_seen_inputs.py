@@ -31,7 +31,7 @@ from sax.wire.embed import (
 )
 from tests.model_server.loading.loads import spec_of
 from tests.model_server.seen_folders import golden_seen, images_of, seen_folder
-from tests.tools.golden.seen import TEXTS
+from tests.tools.golden.seen import INPUTS, NO, PAIRS, QUERIES, TEXTS, YES
 
 MODEL = "/sax/test/m"
 NEAR = {"rtol": 0, "atol": 1e-4}
@@ -110,3 +110,59 @@ async def test_texts_and_images_in_one_space_are_transformers(tmp_path: Path, ca
 def _softmax(logits: np.ndarray) -> np.ndarray:
     made = np.exp(logits - logits.max(-1, keepdims=True))
     return made / made.sum(-1, keepdims=True)
+
+
+def input_of(case: str, parts: Sequence[str | int]) -> PairInput:
+    """Texts, and images of the case by their numbers."""
+    images = images_of(case)
+    return ChatInput.of(*(images[part] if isinstance(part, int) else part for part in parts))
+
+
+async def test_inputs_of_texts_and_images_have_the_vectors_of_the_models_card(
+    tmp_path: Path,
+) -> None:
+    """By Qwen3-VL-Embedding's: its template around an instruction and the input, the last token."""
+    case = "qwen3_vl_embedding"
+    golden, inputs = golden_seen(case), [input_of(case, parts) for parts in INPUTS]
+    folder = seen_folder(tmp_path, case)
+    async with serving(folder, TASKS='["embed"]', MAX_CONTEXT="256") as model:
+        found = await model.vectors(*inputs, *reversed(inputs))
+        np.testing.assert_allclose(found, [*golden["vectors"], *golden["vectors"][::-1]], **NEAR)
+        # A text is an input as it is; a chat may have a system message of its own.
+        told = Message("system", "Represent the user's input.")
+        [asked] = INPUTS[0]
+        chat = ChatInput((told, Message("user", str(asked)), Message("assistant", "")))
+        for alone in (str(asked), chat):
+            [vector] = await model.vectors(alone)
+            np.testing.assert_allclose(vector, golden["vectors"][0], **NEAR)
+        scores = await model.scores([inputs[0]], inputs[1:])
+        wanted = golden["vectors"][1:] @ golden["vectors"][0]
+        np.testing.assert_allclose(scores, wanted, **NEAR)
+
+
+async def test_a_reranker_that_sees_scores_pairs_as_its_card_says(tmp_path: Path) -> None:
+    """By Qwen3-VL-Reranker's: how much likelier yes is than no."""
+    case = "qwen3_vl_reranker"
+    folder, tokens = seen_folder(tmp_path, case), f'["{YES}", "{NO}"]'
+    pairs = [[input_of(case, parts) for parts in pair] for pair in PAIRS]
+    async with serving(folder, RERANK_TOKENS=tokens, MAX_CONTEXT="512") as model:
+        firsts, seconds = zip(*pairs, strict=True)
+        together = await model.scores(firsts, seconds)
+        np.testing.assert_allclose(together, golden_seen(case)["scores"], **NEAR)
+        [alone] = await model.scores([firsts[0]], [seconds[0]])
+        assert alone == pytest.approx(together[0], abs=1e-6)
+        one_query = await model.scores([firsts[0]], [seconds[2], seconds[0]])
+        assert one_query[1] == pytest.approx(together[0], abs=1e-6)
+
+
+async def test_a_late_interaction_model_compares_texts_with_images(tmp_path: Path) -> None:
+    golden, images = golden_seen("colqwen2"), images_of("colqwen2")
+    parts = np.split(golden["vectors"], np.cumsum(golden["lengths"])[:-1])
+    async with serving(seen_folder(tmp_path, "colqwen2"), MAX_CONTEXT="256") as model:
+        how = {"takes_tokens": True}
+        found = await model.vectors(*QUERIES, prompt_name="query", **how)
+        found += await model.vectors(*images, **how)
+        for vectors, wanted in zip(found, parts, strict=True):
+            np.testing.assert_allclose(vectors, wanted, **NEAR)
+        for query, wanted in zip(QUERIES, golden["scores"], strict=True):
+            np.testing.assert_allclose(await model.scores([query], images), wanted, atol=1e-3)
