@@ -170,7 +170,7 @@ class PassCalls(ReplicaCalls):
         second: Sequence[PairInput],
         timeout_s: float | None = None,
     ) -> PairScores:
-        """Return how well each second text or image goes with its first one, by a cross encoder, by the
+        """Return how well each second text or image goes with its first one: by a reranker, by the
         cosine of an embedding model's vectors, or by the MaxSim of a late-interaction model's.
 
         first: one text for all, or as many as `second`.

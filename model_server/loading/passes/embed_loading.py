@@ -205,9 +205,7 @@ def plan(
         context=context,
         spec=asked.spec,
         layout=plan.layout,
-        parts=MemoryParts(
-            weights=plan.module.bytes_on(plan.layout), workspace=programs.workspace
-        ),
+        parts=MemoryParts(weights=plan.module.bytes_on(plan.layout), workspace=programs.workspace),
         runner=lambda report: PassBatches(programs, _read(plan, report)),
         loaded=_loaded(plan, checkpoint, max_context, context.config),
     )

@@ -28,12 +28,12 @@ from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import unit
 from model_server.models.media.image_text import ImageTextRecipe
 from model_server.models.media.media_recipe import Encoders
-from model_server.models.tasks import sizes_of
+from model_server.models.tasks import EMBED, sizes_of
 from model_server.models.weights.weight import WeightForm, blueprint, leaf_shapes
 from model_server.text.sentence_tokenizer import SentenceTokenizer
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
-from sax.errors import CheckpointError
+from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
@@ -43,9 +43,13 @@ _METHODS = ("lm.embed", "lm.rerank", "lm.classify")
 def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedEmbedder]:
     """Compile the programs of both towers. Raises CheckpointError, InvalidRequest, LoadFailed."""
     recipe, checkpoint = asked.recipe, asked.checkpoint
-    assert isinstance(recipe, ImageTextRecipe) and checkpoint is not None, "it is of this kind"
-    names = recipe.tasks.of(checkpoint.config, embeds=True, generates=False)
-    assert names, "an embedder embeds, or the tasks are refused"
+    assert isinstance(recipe, ImageTextRecipe), "it is of this kind"
+    assert checkpoint is not None, "every embedder needs a checkpoint"
+    if recipe.tasks.of(checkpoint.config, embeds=True, generates=False) != {EMBED}:
+        raise InvalidRequest(
+            "a model of texts and images embeds and matches, and no more: leave TASKS out",
+            param="overrides.TASKS",
+        )
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, asked.spec.checkpoint)
     towers = _Towers(recipe, checkpoint)

@@ -30,8 +30,8 @@ from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded_model import Report
 from model_server.loading.media.encoder_plan import encoder_workspace
 from model_server.loading.passes.embed_programs import (
-    Encode,
     EmbedPrograms,
+    Encode,
     EncodePrograms,
 )
 from model_server.loading.passes.loaded_passes import SeenInput, Vector

@@ -185,7 +185,12 @@ CHAT = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 # Texts and numbers of images, which need no resizing.
-INPUTS: list[list[str | int]] = [["A lake."], [0], [1, "What is this?"], ["before ", 0, " after", 1]]
+INPUTS: list[list[str | int]] = [
+    ["A lake."],
+    [0],
+    [1, "What is this?"],
+    ["before ", 0, " after", 1],
+]
 PAIRS: list[list[list[str | int]]] = [[["a red boat"], [0]], [["a lake"], [1, "by night"]]]
 PAIRS += [[["ships"], ["Ships sail."]], [[0], [1]]]
 QUERIES = ["who sings?", "A lake, by night"]
@@ -274,7 +279,10 @@ def qwen3_vl_embedding(name: str, folder: Path) -> dict[str, np.ndarray]:
             for part in parts
         ]
         chat = [
-            {"role": "system", "content": [{"type": "text", "text": "Represent the user's input."}]},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "Represent the user's input."}],
+            },
             {"role": "user", "content": content},
         ]
         text = reader.tokenizer.apply_chat_template(

@@ -20,7 +20,6 @@ from model_server.models.layers.embedder import EmbedderFamily
 from model_server.models.layers.layers import LayerNorm, Linear
 from model_server.models.media.image_text import (
     OUTER,
-    TEXTS,
     TOWER,
     ImageTextRecipe,
     TextTower,

@@ -17,8 +17,7 @@ from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.servables import Servables
-from sax.chat import Image, Message
-from sax.errors import InvalidRequest, PromptTooLong, SaxError, UnsupportedParameter
+from sax.chat import Message
 from sax.passes import ChatInput, EmbedInput, PairInput
 from sax.proto import tokens_pb2
 from sax.wire.embed import (
