@@ -16,7 +16,6 @@ from model_server.loading.loaded_model import LoadedModel, Report
 from model_server.loading.served_recipe import recipe_of
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedRecipe
-from model_server.models.media.image_text import ImageTextRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     AdapterClass,
@@ -65,6 +64,11 @@ class AskedModel:
         """True of a model that makes tokens, unless it was published for something else."""
         return isinstance(self.recipe, Recipe) and generates(self.recipe, self.checkpoint)
 
+    @property
+    def pairs_images(self) -> bool:
+        """True of a model with a space of texts and images."""
+        return isinstance(self.recipe, EmbedRecipe) and self.recipe.pairs_images
+
 
 class KindPlan(Protocol):
     """A model that is known to match its checkpoint and to fit here."""
@@ -105,9 +109,7 @@ _KINDS = (
         "audio.synthesizer_loading",
     ),
     _KindPlace(lambda asked: asked.generates, "language"),
-    _KindPlace(
-        lambda asked: isinstance(asked.recipe, ImageTextRecipe), "passes.image_text_loading"
-    ),
+    _KindPlace(lambda asked: asked.pairs_images, "passes.image_text_loading"),
     _KindPlace(lambda asked: True, "passes.embed_loading"),
 )
 

@@ -156,8 +156,9 @@ def encode_pairs(
         _put_inputs(msg.first_inputs, first)
         _put_inputs(msg.second_inputs, second)
         return msg
+    texts: list[Any] = [[*first], [*second]]
     try:
-        return tokens_pb2.ScorePairsRequest(model_key=model_id, first=first, second=second)
+        return tokens_pb2.ScorePairsRequest(model_key=model_id, first=texts[0], second=texts[1])
     except (TypeError, ValueError) as exc:
         raise InvalidRequest(f"the texts of the pairs cannot be sent: {exc}") from exc
 

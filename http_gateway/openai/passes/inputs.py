@@ -84,8 +84,8 @@ def entries_of(route: RequestRoute, name: str) -> Callable[[object], object]:
         if isinstance(value, dict):
             given = cast("dict[str, object]", value)
             parts = given.get("content") if len(given) == 1 else None
-            value = parts if isinstance(parts, list) else [value]
-        many = [value] if isinstance(value, str) else value
+            value = cast("list[object]", parts) if isinstance(parts, list) else [given]
+        many: object = [value] if isinstance(value, str) else value
         if not isinstance(many, list):
             raise InvalidRequest(f"{name}: {_FORMS}, or a list of them", param=name)
         listed = cast("list[object]", many)
@@ -102,15 +102,14 @@ def inputs_of(route: RequestRoute, texts: Callable[[object], object]) -> Callabl
     row = field(route, "input")
 
     def read(value: object) -> object:
-        many = [value] if isinstance(value, dict) else value
-        if not isinstance(many, list) or not any(isinstance(e, dict) for e in cast("Any", many)):
-            made = texts(whole(value))
+        many: list[object] = cast("list[object]", value) if isinstance(value, list) else [value]
+        if not any(isinstance(each, dict) for each in many):
+            made = texts(whole(cast("object", value)))
             row.check(made)
             ids = cast("list[str | list[int]]", made)
             return [each if isinstance(each, str) else tuple(each) for each in ids]
-        listed = cast("list[object]", many)
-        row.check_count(len(listed))
-        return [read_entry(each, f"input[{index}]", row) for index, each in enumerate(listed)]
+        row.check_count(len(many))
+        return [read_entry(each, f"input[{index}]", row) for index, each in enumerate(many)]
 
     return read
 

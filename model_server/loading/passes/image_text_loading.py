@@ -127,11 +127,11 @@ class _Towers:
 
 
 def _encode_as(*, normalise: bool) -> Any:
-    def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+    def vectors_of(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         vectors = model(tokens, lengths)
         return unit(vectors) if normalise else vectors
 
-    return encode
+    return vectors_of
 
 
 def _matching(recipe: ImageTextRecipe, checkpoint: Checkpoint) -> Matching:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ class ImageTextRecipe(EmbedRecipe):
     pieces to one vector each.
     """
 
+    pairs_images: ClassVar[bool] = True
     media: MediaRecipe
     padded: bool  # texts are filled up to the whole context, as in training
     # Compared pairs have logits exp(logit_scale) * cosine, plus logit_bias if it has one.

@@ -38,7 +38,7 @@ from sax.passes import ChatInput, Classified, Embedded, EmbedInput, PairInput, P
 EMBED, CLASSIFY, RERANK = "lm.embed", "lm.classify", "lm.rerank"
 
 Ids = list[Sequence[int]]
-Items = Sequence[Sequence[int]] | Sequence[SeenInput]
+Items = Sequence[Sequence[int] | SeenInput]
 Vectors = list[list[float]]
 T = TypeVar("T")
 

@@ -66,8 +66,8 @@ from sax.wire.embed import (
     encode_embed,
     encode_embedded,
     encode_gradients,
-    encode_pairs,
     encode_pair_scores,
+    encode_pairs,
 )
 from sax.wire.models import (
     decode_load,

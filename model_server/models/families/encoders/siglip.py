@@ -1,8 +1,10 @@
-"""SigLIP and SigLIP 2: two towers trained on pairs alone, so each has a score by itself.
+"""SigLIP and SigLIP 2: two towers trained on pairs alone, so each pair has a score by itself.
 
 Texts are as long as in training, whatever they say; an image's vector is what a learned query
-attends to. Source: Zhai et al. 2023 (arXiv:2303.15343), Tschannen et al. 2025 (arXiv:2502.14786);
-names and config keys are those of Hugging Face's `SiglipModel`.
+attends to.
+
+Source: Zhai et al. 2023 (arXiv:2303.15343), Tschannen et al. 2025 (arXiv:2502.14786); names and
+config keys are those of Hugging Face's `SiglipModel`.
 """
 
 from __future__ import annotations
