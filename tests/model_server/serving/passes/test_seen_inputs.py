@@ -17,7 +17,8 @@ from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.servables import Servables
-from sax.chat import Message
+from sax.chat import Image, Message, Video
+from sax.errors import InvalidRequest, PromptTooLong, SaxError, UnsupportedParameter
 from sax.passes import ChatInput, EmbedInput, PairInput
 from sax.proto import tokens_pb2
 from sax.wire.embed import (
@@ -28,6 +29,7 @@ from sax.wire.embed import (
     encode_embed,
     encode_pairs,
 )
+from sax.wire.request_bounds import check_embed
 from tests.model_server.loading.loads import spec_of
 from tests.model_server.seen_folders import golden_seen, images_of, seen_folder
 from tests.tools.golden.seen import INPUTS, NO, PAIRS, QUERIES, TEXTS, YES
@@ -104,6 +106,28 @@ async def test_texts_and_images_in_one_space_are_transformers(tmp_path: Path, ca
         np.testing.assert_allclose(scores, cosines[1], **NEAR)
         scores = await model.scores([images[0]], TEXTS)
         np.testing.assert_allclose(scores, cosines[:, 0], **NEAR)
+        if case == "clip":
+            await _refuses_what_has_no_vector(model, images[0])
+
+
+async def _refuses_what_has_no_vector(model: Seeing, image: Image) -> None:
+    turn = Message("user", "a")
+    cases: list[tuple[EmbedInput, type[SaxError], str]] = [
+        (ChatInput.of(image, "a"), InvalidRequest, "2 texts and images: this model has a vector"),
+        (ChatInput((turn, turn)), InvalidRequest, "an input of 2 messages"),
+        (Image(b"no image", "photo"), InvalidRequest, "photo: the image"),
+        (Video(b"a film", "film"), UnsupportedParameter, "film is a video"),
+        ("word " * 77, PromptTooLong, "maximum context length is 77"),
+        ("", InvalidRequest, "is empty"),
+        ([521], InvalidRequest, "521"),
+    ]
+    for given, kind, says in cases:
+        with pytest.raises(kind, match=says):
+            await model.vectors("fine", given)
+    with pytest.raises(InvalidRequest, match="send candidates to choose from"):
+        await model.shares([image], [])
+    with pytest.raises(InvalidRequest, match="at most 16"):
+        check_embed(encode_embed(MODEL, [image] * 17))
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
