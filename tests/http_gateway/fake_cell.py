@@ -35,14 +35,7 @@ from sax.errors import (
 )
 from sax.flags.last_lines import LogLine
 from sax.names import ModelId, check_checkpoint, check_model_path
-from sax.passes import (
-    ChatInput,
-    Classified,
-    Embedded,
-    PairInput,
-    PairScores,
-    TokenScores,
-)
+from sax.passes import ChatInput, Classified, Embedded, PairInput, PairScores, TokenScores
 from sax.scaling import Scaling, settle
 from sax.speech import (
     Segment,

@@ -37,15 +37,7 @@ from http_gateway.openapi import WITH_MODEL, OpenAiError, RequestBody, Schema, o
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
-from sax.passes import (
-    Aggregation,
-    ChatInput,
-    Classified,
-    Entity,
-    PairScores,
-    entities_of,
-    ranked,
-)
+from sax.passes import Aggregation, ChatInput, Classified, Entity, PairScores, entities_of, ranked
 
 
 class ScoreEntry(TypedDict):

@@ -19,10 +19,7 @@ import jax.numpy as jnp
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.dense_modules import DenseModule, DenseTensors, open_dense
-from model_server.checkpoints.huggingface.sentence_transformers import (
-    SentenceSettings,
-    TokenScore,
-)
+from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings, TokenScore
 from model_server.config import ModelServerConfig
 from model_server.loading.batch_plan import BatchPlan
 from model_server.loading.images.image_reader import image_reader
@@ -43,20 +40,10 @@ from model_server.loading.passes.embed_programs import (
     tagging,
     whole_recipe,
 )
-from model_server.loading.passes.loaded_passes import (
-    WAIT_S,
-    LoadedEmbedder,
-    LoadedTokens,
-    Sight,
-)
+from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, LoadedTokens, Sight
 from model_server.loading.passes.pass_programs import PassBatches
 from model_server.loading.passes.seeing import Eyes, SeeingBatches, SeeingPrograms
-from model_server.loading.passes.text_settings import (
-    context_of,
-    encoding_as,
-    pairs_of,
-    settings_of,
-)
+from model_server.loading.passes.text_settings import context_of, encoding_as, pairs_of, settings_of
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import DENSE, EmbedRecipe

@@ -29,11 +29,7 @@ from model_server.loading.batch_plan import compiled_all
 from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded_model import Report
 from model_server.loading.media.encoder_plan import encoder_workspace
-from model_server.loading.passes.embed_programs import (
-    EmbedPrograms,
-    Encode,
-    EncodePrograms,
-)
+from model_server.loading.passes.embed_programs import EmbedPrograms, Encode, EncodePrograms
 from model_server.loading.passes.loaded_passes import SeenInput, Vector
 from model_server.loading.passes.pass_programs import PassBatches, PassBucket, PassPrograms
 from model_server.models.layers.whole_decoder import SeenTokens

@@ -13,14 +13,7 @@ from sax.activity import Activity
 from sax.call_form import HERMES, LFM2, CallForm
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
-from sax.passes import (
-    ChatInput,
-    Classified,
-    Embedded,
-    Gradients,
-    PairScores,
-    TokenScores,
-)
+from sax.passes import ChatInput, Classified, Embedded, Gradients, PairScores, TokenScores
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.routed_experts import RoutedExpertIds
 from sax.types import (
