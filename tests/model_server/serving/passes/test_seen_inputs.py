@@ -77,7 +77,13 @@ async def serving(folder: Path, **overrides: str) -> AsyncIterator[Seeing]:
         loader.watch.stop()
 
 
-@pytest.mark.parametrize("case", ["clip", "clip_first", "siglip", "siglip2"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("clip", "siglip"),
+        *(pytest.param(case, marks=pytest.mark.nightly) for case in ("clip_first", "siglip2")),
+    ],
+)
 async def test_texts_and_images_in_one_space_are_transformers(tmp_path: Path, case: str) -> None:
     golden, images = golden_seen(case), images_of(case)
     async with serving(seen_folder(tmp_path, case)) as model:
