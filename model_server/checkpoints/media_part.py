@@ -138,7 +138,7 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
 
 def _inner_name(name: str) -> str:
     """Return a name without what stands before those of all parts."""
-    return name.removeprefix("thinker.").removeprefix("model.")
+    return name.removeprefix("thinker.").removeprefix("vlm.").removeprefix("model.")
 
 
 def _own_name(name: str) -> str:

@@ -155,6 +155,10 @@ _OUTER_FIRST = (
 )
 # What of that a text model computes with, so that it is its own.
 _OWN_TOKENS = {"gemma4": ("pad_token_id",), "qwen4_exp": ("eos_token_id",)}
+# Those around another model, whose hidden states they project.
+_LATE = ("colqwen2",)
+# Towers of texts and of images side by side, of which neither reads the other's vectors.
+_IN_ONE_SPACE = ("clip", "siglip")
 _TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
 # Whose outer config.json alone decides it in transformers, where one of the pair is stored.
 _TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", "mistral3")
@@ -165,7 +169,10 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
 
     The config of a text part says how images are seen only if there are tensors to see them with.
     """
-    checkpoint = _renamed(checkpoint)
+    checkpoint = _renamed(_unwrapped(checkpoint))
+    if checkpoint.config.get("model_type") in _IN_ONE_SPACE:
+        names = {name: name for name in checkpoint.names()}
+        return view_of(checkpoint, names, with_processors(checkpoint.config, checkpoint.folder))
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         # Encoders of GGUF files come with the config of a text model.
@@ -179,6 +186,26 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
     sees = media_part_of(checkpoint) is not None
     config = with_processors(config, checkpoint.folder) if sees else without_media(config)
     return view_of(checkpoint, names, config)
+
+
+def _unwrapped(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a late-interaction model that sees as the model that it is made of; its projection is
+    `linear`, as of those that read texts. Raises CheckpointError.
+    """
+    config = checkpoint.config
+    if config.get("model_type") not in _LATE:
+        return checkpoint
+    inner = config.get("vlm_config")
+    if not isinstance(inner, Mapping):
+        raise CheckpointError(f"config.json has vlm_config = {inner!r}; it must be an object")
+    names = {_late_name(name): name for name in checkpoint.names()}
+    return view_of(checkpoint, names, {**inner, "architectures": config.get("architectures")})
+
+
+def _late_name(name: str) -> str:
+    own = name.replace("embedding_proj_layer.", "linear.", 1).removeprefix("vlm.")
+    own = own.removeprefix("model.")
+    return own if own.startswith(("linear.", "lm_head.")) else f"model.{own}"
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ _SAXMLS = frozenset(
     for module, names in _SAXML_CLASSES.items()
     for name in names.split()
 )
-_EMBEDDERS = frozenset(("bert", "modernbert", "roberta"))
+_EMBEDDERS = frozenset(("bert", "clip", "modernbert", "roberta", "siglip"))
 _IMAGES = frozenset(("resnet", "pax.vision.params.resnet.ImageNetResNet50"))
 
 _PATHS = {AUTO, "whisper", "vits", "lora", *_FAMILIES, *_SAXMLS, *_EMBEDDERS, *_IMAGES}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from model_server.engine.media.media_limits import BatchShape, EncoderLimits, MediaLimits
@@ -21,8 +21,11 @@ _HEADS, _COPIES = 16, 3  # of an encoder's scores: more heads than most have
 def media_limits(recipe: Recipe) -> MediaLimits | None:
     """Return the sizes of a model's encoders and their buffer; None: it takes text alone."""
     media, rows = recipe.media, recipe.media_rows
-    if not media or rows is None:
-        return None
+    return None if not media or rows is None else limits_of(media, rows)
+
+
+def limits_of(media: Sequence[MediaRecipe], rows: int) -> MediaLimits:
+    """Return the sizes of encoders whose vectors go to a buffer of so many rows."""
     return MediaLimits(
         rows=rows,
         width=max(each.width for each in media),
@@ -40,6 +43,7 @@ def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
         columns=media.columns,
         per_row=media.per_row,
         bidirectional=media.bidirectional,
+        together=media.together,
     )
 
 

@@ -38,13 +38,15 @@ class ImageProcessor:
         read: Collection[str],
         off: Collection[str] = (),
         file: str = FILE,
+        remedy: str = _REMEDY,
     ) -> None:
         """name: how the type of the processors begins. read: the family's own keys.
 
         off: switches of the family that are only supported if they are false or absent. file: the
-        name of what was read.
+        name of what was read. remedy: ends every error.
         """
         self._file = file
+        self._remedy = remedy
         self._given = {key: value for key, value in given.items() if value is not None}
         for key in _NAMES:
             if not str(self._given.get(key, name)).startswith(name):
@@ -60,7 +62,7 @@ class ImageProcessor:
         if unknown := sorted(set(self._given) - known):
             raise CheckpointError(
                 f"{file} has keys that are not supported: {', '.join(unknown)}; if they change "
-                f"nothing, remove them, or publish the model with IMAGES=false, for text only"
+                f"nothing, remove them: {remedy}"
             )
 
     def whole(self, key: str, default: int, least: int = 1, most: int = _MOST_SIZE) -> int:
@@ -132,7 +134,9 @@ class ImageProcessor:
 
     def wrong(self, key: str, wanted: str) -> CheckpointError:
         shown = json.dumps(self._given.get(key))
-        return CheckpointError(f"{self._file} has {key} = {shown}; supported: {wanted}: {_REMEDY}")
+        return CheckpointError(
+            f"{self._file} has {key} = {shown}; supported: {wanted}: {self._remedy}"
+        )
 
 
 class Scales:

@@ -104,6 +104,9 @@ class MediaRecipe:
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
     video: VideoRecipe | None = None  # None: it takes no videos
     counted: str = "each"  # for users: what has up to `rows` vectors
+    # Inputs of a batch; 0: as many as take no longer than the largest one alone
+    together: int = 0
+    marked: str = ""  # the placeholder between marks, as prompts have it; "": there are none
 
     @property
     def tokens(self) -> frozenset[int]:

@@ -49,6 +49,7 @@ KINDS = {
     "classifiers": Kind("classifiers", TORCH),
     "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),
     "tokens": Kind("tokens", TORCH),
+    "seen": Kind("seen", f"{TORCH} torchvision pillow sentencepiece"),
     "images": Kind("images", f"{TORCH} pillow"),
     "sounds": Kind("sounds", f"{TORCH} tokenizers"),
     "voices": Kind("voices", TORCH),

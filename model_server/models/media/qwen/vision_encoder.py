@@ -261,6 +261,7 @@ def qwen_vision(
         pieces=_sizes(grid.most, shape.merge**2),
         levels=len(shape.deep),
         triples=True,
+        marked=f"{_START}{_TOKEN}{_END}" if grid.token == _TOKEN else "",
         video=_videos(keys, shape, grid, kind),
     )
 
