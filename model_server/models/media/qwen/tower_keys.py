@@ -16,6 +16,7 @@ from model_server.models.known_keys import Harmless, KnownKeys, ignored, one_of
 from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import LayerNorm
+from model_server.models.media.qwen.mergers import MergerNames, merging
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -93,11 +94,11 @@ def layer_norm(size: int, name: str) -> LayerNorm:
 
 def plain_ffw(
     keys: ConfigKeys, embed: int, ffw: int, up: str, down: str
-) -> Callable[[str, WeightForm], nnx.Module]:
+) -> Callable[[int, str, WeightForm], nnx.Module]:
     """Builder of a feed-forward of two matrices under these names."""
     activation = activation_of(keys.get("hidden_act"))
 
-    def build(name: str, form: WeightForm) -> FeedForward:
+    def build(_: int, name: str, form: WeightForm) -> FeedForward:
         return FeedForward(
             embed,
             ffw,
@@ -111,6 +112,7 @@ def plain_ffw(
     return build
 
 
+_MERGER = MergerNames()
 _LEARNED_READ = ("deepstack_visual_indexes", "intermediate_size", "num_position_embeddings")
 _LEARNED_READ += ("out_hidden_size",)
 _LEARNED = {
@@ -125,7 +127,9 @@ _LEARNED = {
 }
 
 
-def learned_tower(keys: ConfigKeys, deep: tuple[int, ...]) -> TowerShape:
+def learned_tower(
+    keys: ConfigKeys, deep: tuple[int, ...], merger: MergerNames = _MERGER
+) -> TowerShape:
     """Return the tower; deep: layers that feed the language model, if the config says nothing.
 
     Raises CheckpointError.
@@ -143,6 +147,7 @@ def learned_tower(keys: ConfigKeys, deep: tuple[int, ...]) -> TowerShape:
         patch_bias=True,
         side=side,
         deep=whole_numbers(keys, "deepstack_visual_indexes", deep),
+        merger=merging(merger),
         norm=layer_norm,
         ffw=plain_ffw(keys, embed, keys.whole("intermediate_size"), "linear_fc1", "linear_fc2"),
     )

@@ -204,6 +204,7 @@ class QwenKind:
     video: Mapping[str, Any]  # of video_preprocessor_config.json
     processor: str  # of videos: how the names of its type begin
     timing: Callable[[ConfigKeys], Timing]  # from the keys of vision_config
+    triples: bool = True  # positions are three numbers: frame, row, column
     together: bool = False  # bounds of a video count the pixels of all frames
     share: int = 128_000  # tokens by which frames are bounded if the file asks for it
     tokens: tuple[int, int] = _TOKEN_IDS  # of images and videos, if config.json does not say
@@ -260,7 +261,7 @@ def qwen_vision(
         width=shape.out * (1 + len(shape.deep)),
         pieces=_sizes(grid.most, shape.merge**2),
         levels=len(shape.deep),
-        triples=True,
+        triples=kind.triples,
         video=_videos(keys, shape, grid, kind),
     )
 

@@ -1,0 +1,71 @@
+"""Ways in which towers make vectors of the language model from patches that lie next to each other.
+
+Sources are those of the families; names of tensors are those of published checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+from flax import nnx
+
+from model_server.models.layers.activations import Activation, activation_of
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import LayerNorm, Linear
+from model_server.models.media.qwen.tower import BuildMerger, TowerShape
+from model_server.models.media.tower_layer import dense
+from model_server.models.weights.weight import WeightForm
+
+_GELU = activation_of("gelu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergerNames:
+    """Names that checkpoints give to the parts that merge patches, below their own."""
+
+    norm: str = "norm"
+    up: str = "linear_fc1"
+    down: str = "linear_fc2"
+
+
+class PatchMerger(nnx.Module):
+    """Makes one vector of each square of patches, by two matrices."""
+
+    def __init__(
+        self, shape: TowerShape, name: str, form: WeightForm, names: MergerNames, *, late: bool
+    ) -> None:
+        """late: the norm is over the square, not over each patch."""
+        self.size, self.late = shape.embed * shape.merge**2, late
+        self.norm = shape.norm(self.size if late else shape.embed, f"{name}.{names.norm}")
+        up, down = (f"{name}.{part}" for part in (names.up, names.down))
+        self.up = _widening(self.size, self.size, up, form)
+        self.down = _narrowing(shape.out, self.size, down, form)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[N, D] to f32[N / merge^2, out]."""
+        x = x if self.late else self.norm(x)
+        x = x.reshape(-1, self.size)
+        x = self.norm(x) if self.late else x
+        return self.down(_GELU(self.up(x)))
+
+
+def merging(names: MergerNames, place: str = ".merger") -> BuildMerger:
+    """Return the builder of a `PatchMerger`; place: its name behind the tower's, with its dot."""
+    return lambda shape, name, form: PatchMerger(shape, f"{name}{place}", form, names, late=False)
+
+
+def merging_late(names: MergerNames) -> BuildMerger:
+    """Return the builder of one that norms squares, of its own name."""
+    return lambda shape, name, form: PatchMerger(shape, name, form, names, late=True)
+
+
+def _widening(outputs: int, inputs: int, name: str, form: WeightForm) -> Linear:
+    kernel, bias = dense(name)
+    return Linear(outputs, inputs, ("ffw", "embed"), kernel, form=form, bias=bias)
+
+
+def _narrowing(outputs: int, inputs: int, name: str, form: WeightForm) -> Linear:
+    kernel, bias = dense(name)
+    return Linear(outputs, inputs, ("embed", "ffw"), kernel, form=form, bias=bias)
