@@ -10,7 +10,7 @@ import numpy as np
 
 from model_server.loading.images.decoders import LANES, WAITING, DecodingLanes, InputKind
 from model_server.models.media.media_recipe import DecodedVideo
-from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
+from model_server.sharing.videos.process import AnyVideoForm, VideoAnswer, VideoAsk, VideoProcess
 from sax.chat import frames_in
 from sax.distribution import how_to_install
 from sax.errors import InvalidRequest
@@ -32,14 +32,14 @@ class VideoDecoder:
         """waiting: bytes of videos that may wait."""
         self._lanes = DecodingLanes(_VIDEOS, lanes, waiting)
 
-    def submit(self, video: bytes, form: VideoForm) -> Future[DecodedVideo]:
+    def submit(self, video: bytes, form: AnyVideoForm) -> Future[DecodedVideo]:
         """Decode a video. Raises QueueFull, and InvalidRequest for torn images; the future raises
         InvalidRequest for a bad video, and Unavailable.
         """
         return self._lanes.submit(_ask(video, form), len(video))
 
 
-def _ask(video: bytes, form: VideoForm) -> VideoAsk:
+def _ask(video: bytes, form: AnyVideoForm) -> VideoAsk:
     try:
         images = frames_in(video)
     except ValueError as exc:

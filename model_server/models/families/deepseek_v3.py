@@ -1,6 +1,6 @@
 """DeepSeek-V3, R1 and Kimi K2: latent attention; some dense layers, then routed and shared experts.
 
-Of Kimi K2.5 and K2.6 the text part is read.
+Kimi K2.5 and K2.6 also see, by MoonViT.
 
 Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
 `DeepseekV3ForCausalLM`. The multi-token-prediction layer after the last may draft.
@@ -9,28 +9,28 @@ Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
 from model_server.models.families.sigmoid_experts import ROUTED, first_sparse, routed_ffw
 from model_server.models.known_keys import KnownKeys, ignored
+from model_server.models.media.media_recipe import encoders
+from model_server.models.media.moonvit import MOONVIT, kimi_vision
 from model_server.models.recipe import Family, Recipe
 
-# Of Kimi K2.5's tower, which is not built, and of what its images become in a prompt
+# Of Kimi K2.5: what its images become in a prompt, which templates write
 _UNUSED = ignored(
     "ignore_index",
-    "image_token_id",
-    "media_placeholder_token_id",
-    "projection_hidden_size",
-    "projection_layer_norm_eps",
     "use_unified_vision_chunk",
     "video_placeholder",
-    "video_token_id",
     "vision_end_token_id",
     "vision_start_token_id",
 )
-KEYS = KnownKeys("deepseek_v3", (*LATENT, *ROUTED, "rope_interleave"), {**LATENT_OFF, **_UNUSED})
+KEYS = KnownKeys(
+    "deepseek_v3", (*LATENT, *ROUTED, *MOONVIT, "rope_interleave"), {**LATENT_OFF, **_UNUSED}
+)
 # Hugging Face's defaults.
 _DEFAULTS = {
     "n_routed_experts": 256,
@@ -46,7 +46,8 @@ _DEFAULTS = {
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
-    return latent_recipe(keys, values, first_sparse(keys), routed_ffw(keys))
+    recipe = latent_recipe(keys, values, first_sparse(keys), routed_ffw(keys))
+    return replace(recipe, media=encoders(kimi_vision(keys, values, recipe.embed)))
 
 
 FAMILY = Family(

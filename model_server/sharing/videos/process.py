@@ -10,12 +10,13 @@ import msgspec
 
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.sharing.images.forms import BICUBIC
+from model_server.sharing.images.forms import BICUBIC, ImageFit, PaddedForm
 
 MAX_SIDES = 200  # the longer side of a frame in shorter ones, as in transformers
 MAX_FRAME_PIXELS = 1 << 24  # of a frame as it was sent
 MAX_FRAMES = 1 << 17  # of a video: 73 minutes of 30 a second
 MOST_PIXELS = 1 << 25  # of all frames together as a model takes them: 100 MB of bytes
+_MOST_FRAMES = 768  # where no bound is known of a model, as of Qwen's
 _USUAL_RATE = 24.0  # frames a second of a video that does not say it, as in transformers
 
 
@@ -23,7 +24,7 @@ class RefusedVideo(Exception):
     """The text ends a sentence that begins "the video"."""
 
 
-class VideoForm(msgspec.Struct, frozen=True, array_like=True):
+class VideoForm(msgspec.Struct, frozen=True, array_like=True, tag="bounded"):
     """Which frames of a video a model takes, and of which size.
 
     Sources: `Qwen2VLVideoProcessor` and `Qwen3VLVideoProcessor` of transformers; where neither the
@@ -60,12 +61,12 @@ class VideoForm(msgspec.Struct, frozen=True, array_like=True):
 
     def all_indices(self, total: int) -> list[int]:
         """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
-        if not self.temporal <= total <= self.most_frames:
-            raise RefusedVideo(
-                f"has {total} images as frames: this model takes from {self.temporal} to "
-                f"{self.most_frames}"
-            )
-        return [*range(total)]
+        return _all(total, self.temporal, self.most_frames)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form. Raises RefusedVideo."""
+        size = self.size(width, height, frames)
+        return ImageFit(size, (0, 0, *size))
 
     def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
         """Return width and height of so many frames. Raises RefusedVideo."""
@@ -111,6 +112,60 @@ class VideoForm(msgspec.Struct, frozen=True, array_like=True):
         return math.ceil(side * by / self.factor) * self.factor
 
 
+class FramesForm(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
+    """Every frame becomes an image, however many there are.
+
+    Source: the sampling that `BaseVideoProcessor` of transformers has.
+    """
+
+    image: PaddedForm
+    rate: float  # frames a second to take
+
+    @property
+    def resample(self) -> int:
+        return self.image.resample
+
+    def indices(self, total: int, rate: float) -> list[int]:
+        """Return the frames to take of so many, `rate` a second. Raises RefusedVideo."""
+        count = max(1, int(total / rate * self.rate))
+        if count > total:
+            raise RefusedVideo(
+                f"has {rate:g} frames a second, and this model takes {self.rate:g}: send one with "
+                "at least as many"
+            )
+        if count > _MOST_FRAMES:
+            raise RefusedVideo(
+                f"has {count} frames at {self.rate:g} a second, and {_MOST_FRAMES} are taken: send "
+                "a shorter one"
+            )
+        return [number * total // count for number in range(count)]
+
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        return _all(total, 1, _MOST_FRAMES)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form. Raises RefusedVideo."""
+        fit = self.image.fit(width, height)
+        wide, high = fit.size
+        if wide * high * frames > MOST_PIXELS:
+            raise RefusedVideo(
+                f"becomes {frames} frames of {wide} x {high} pixels, and {MOST_PIXELS} pixels are "
+                "taken: send a shorter or a smaller one"
+            )
+        return fit
+
+
+def _all(total: int, least: int, most: int) -> list[int]:
+    """Return as many numbers. Raises RefusedVideo."""
+    if not least <= total <= most:
+        raise RefusedVideo(f"has {total} images as frames: this model takes from {least} to {most}")
+    return [*range(total)]
+
+
+AnyVideoForm = VideoForm | FramesForm
+
+
 def rate_of(told: float | None) -> float:
     """Return the frames a second of a video that says this of itself."""
     return told if told is not None and 0 < told < math.inf else _USUAL_RATE
@@ -130,7 +185,7 @@ class VideoAsk(msgspec.Struct, frozen=True, array_like=True):
     """Decode one video."""
 
     video: bytes
-    form: VideoForm
+    form: AnyVideoForm
     images: tuple[bytes, ...] | None = None  # files that are its frames, in place of `video`
 
 

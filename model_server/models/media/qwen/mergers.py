@@ -5,15 +5,13 @@ Sources are those of the families; names of tensors are those of published check
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 from flax import nnx
 
-from model_server.models.layers.activations import Activation, activation_of
-from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import LayerNorm, Linear
+from model_server.models.layers.activations import activation_of
+from model_server.models.layers.layers import Linear
 from model_server.models.media.qwen.tower import BuildMerger, TowerShape
 from model_server.models.media.tower_layer import dense
 from model_server.models.weights.weight import WeightForm
@@ -51,9 +49,13 @@ class PatchMerger(nnx.Module):
         return self.down(_GELU(self.up(x)))
 
 
-def merging(names: MergerNames, place: str = ".merger") -> BuildMerger:
-    """Return the builder of a `PatchMerger`; place: its name behind the tower's, with its dot."""
-    return lambda shape, name, form: PatchMerger(shape, f"{name}{place}", form, names, late=False)
+def merging(names: MergerNames, own: str | None = None) -> BuildMerger:
+    """Return the builder of a `PatchMerger`; own: its whole name; None: that below the tower."""
+
+    def build(shape: TowerShape, name: str, form: WeightForm) -> PatchMerger:
+        return PatchMerger(shape, own or f"{name}.merger", form, names, late=False)
+
+    return build
 
 
 def merging_late(names: MergerNames) -> BuildMerger:

@@ -143,7 +143,8 @@ class TowerShape:
     embed: int
     heads: int
     out: int  # numbers of a vector of the language model
-    patch: tuple[int, int, int, int]  # colours, frames, rows and columns
+    # Colours, frames, rows and columns; without frames: as two-dimensional kernels are stored
+    patch: tuple[int, ...]
     merge: int  # patches of a side that become one vector
     theta: float  # base of the rotations by row and column
     kv_heads: int | None = None  # of keys and values; None: as many as of queries
@@ -151,6 +152,7 @@ class TowerShape:
     patch_bias: bool = False
     sources: Callable[[int, int, str], AttentionSources] = joined  # of attention, see `joined`
     side: int | None = None  # of the square of learned positions; None: there are none
+    square: bool = False  # it is stored in rows and columns
     taps: Taps | None = None  # how it is stretched; None: its corners are the image's
     window: int | None = None  # vectors of a window's side; None: no windows
     whole: tuple[int, ...] = ()  # layers without windows
@@ -163,9 +165,16 @@ class TowerShape:
     deep_merger: BuildMerger | None = None
     rotation: Callable[[jax.Array, int, float], Rotary] | None = None  # None: `axial_rotation`
 
+    name: str = "visual"
+
     @property
     def head_dim(self) -> int:
         return self.embed // self.heads
+
+    @property
+    def frames(self) -> int:
+        """Frames of a patch."""
+        return self.patch[1] if len(self.patch) > 3 else 1
 
 
 def _layer(shape: TowerShape, index: int, name: str, form: WeightForm) -> TowerLayer:
@@ -183,11 +192,11 @@ def _layer(shape: TowerShape, index: int, name: str, form: WeightForm) -> TowerL
 class QwenTower(nnx.Module):
     """A `MediaEncoder` of images."""
 
-    def __init__(self, shape: TowerShape, form: WeightForm, name: str = "visual") -> None:
-        self.shape, names = shape, shape.names
+    def __init__(self, shape: TowerShape, form: WeightForm) -> None:
+        self.shape, names, name = shape, shape.names, shape.name
         self.kernel = weight(
             (shape.embed, *shape.patch),
-            (None,) * 5,
+            (None,) * (1 + len(shape.patch)),
             (f"{name}.{names.kernel}.weight",),
             dtype=form.dtype,
             spread=0.02,
@@ -196,9 +205,10 @@ class QwenTower(nnx.Module):
             bias = (f"{name}.{names.kernel}.bias",)
             self.bias = weight((shape.embed,), (None,), bias, dtype=jnp.float32, spread=0.0)
         if shape.side is not None:
+            sides = (shape.side, shape.side) if shape.square else (shape.side**2,)
             self.positions = weight(
-                (shape.side**2, shape.embed),
-                (None, "embed"),
+                (*sides, shape.embed),
+                (*(None for _ in sides), "embed"),
                 (f"{name}.{names.positions}",),
                 dtype=jnp.float32,
                 spread=0.02,
@@ -212,7 +222,9 @@ class QwenTower(nnx.Module):
         self.merger = shape.merger(shape, name, form)
         deep = [f"{name}.{names.deep}.{at}" for at in range(len(shape.deep))]
         assert shape.deep_merger is not None or not deep, "such layers have mergers"
-        self.deep = nnx.List([shape.deep_merger(shape, of, form) for of in deep if shape.deep_merger])
+        self.deep = nnx.List(
+            [shape.deep_merger(shape, of, form) for of in deep if shape.deep_merger]
+        )
 
     def __call__(
         self,
@@ -242,7 +254,8 @@ class QwenTower(nnx.Module):
         if shape.patch_bias:
             x = x + self.bias[...][None]
         if shape.side is not None:
-            x = x + interpolated(self.positions[...], shape.side, places, shape.taps or corners)
+            table = self.positions[...].reshape(-1, shape.embed)
+            x = x + interpolated(table, shape.side, places, shape.taps or corners)
         if shape.merged_time:
             x = x + moments(places[:, 4], places[:, 5], shape.embed)
         return _through(self.first, x)
@@ -312,7 +325,7 @@ def mean_over_frames(x: jax.Array, places: jax.Array, there: jax.Array) -> jax.A
     images, count = there.shape
     height, width, frame, frames = (places[..., at] for at in (2, 3, 4, 5))
     into = jnp.arange(count)[None] - frame * height * width + count * jnp.arange(images)[:, None]
-    shares = jnp.where(there, 1 / jnp.maximum(frames, 1), 0.0).reshape(-1, 1)
+    shares = jnp.where(there, 1 / jnp.maximum(frames, 1).astype(jnp.float32), 0.0).reshape(-1, 1)
     into = jnp.where(there, into, images * count).reshape(-1)
     return jnp.zeros_like(x).at[into].add(x * shares, mode="drop")
 
@@ -332,7 +345,7 @@ def corners(at: jax.Array, count: jax.Array, side: int) -> list[tuple[jax.Array,
 
 def cubic(at: jax.Array, count: jax.Array, side: int) -> list[tuple[jax.Array, jax.Array]]:
     """The four nearest by Keys' kernel with a = -0.75 (Keys 1981); the edges lie together."""
-    exact = (at.astype(jnp.float32) + 0.5) * side / jnp.maximum(count, 1) - 0.5
+    exact = (at.astype(jnp.float32) + 0.5) * side / jnp.maximum(count, 1).astype(jnp.float32) - 0.5
     first = jnp.floor(exact)
     found = list[tuple[jax.Array, jax.Array]]()
     for offset in (-1, 0, 1, 2):
@@ -344,9 +357,7 @@ def cubic(at: jax.Array, count: jax.Array, side: int) -> list[tuple[jax.Array, j
     return found
 
 
-def interpolated(
-    table: jax.Array, side: int, places: jax.Array, taps: Taps = corners
-) -> jax.Array:
+def interpolated(table: jax.Array, side: int, places: jax.Array, taps: Taps = corners) -> jax.Array:
     """f32[N, D]: a square of learned positions, stretched over the image.
 
     table: f32[side * side, D]; places: i32[N, 4 ...], row, column, height and width in patches.

@@ -2,13 +2,136 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from tests.tools.golden.media.case import MediaCase
-from tests.tools.golden.media.qwen import QWEN, THREE, VIDEOS, WATCHING
+import numpy as np
+
+from tests.tools.golden.media.case import MediaCase, Reader, Seen
+from tests.tools.golden.media.qwen import (
+    END,
+    LENGTHS,
+    QWEN,
+    RATE,
+    START,
+    THREE,
+    TOKEN,
+    VIDEO,
+    VIDEOS,
+    WATCHING,
+)
 
 # Positions are those of a text.
 LOOKING, FOLLOWING = replace(QWEN, kinds=None), replace(WATCHING, kinds=None)
+# Width and height of images, of which processors tell what they become
+SIZES = [
+    (4, 4),
+    (64, 40),
+    (1, 300),
+    (300, 1),
+    (131, 77),
+    (200, 200),
+    (257, 63),
+    (63, 255),
+    (9, 700),
+]
+SIZES += [(333, 1000), (1000, 250), (7, 33), (12, 12)]
+
+
+def processor(given: dict[str, Any]) -> Any:
+    """The processor of images or videos that a file names."""
+    import transformers
+
+    (kind,) = (given[key] for key in given if key.endswith("_processor_type"))
+    return getattr(transformers, kind)(
+        **{key: value for key, value in given.items() if not key.endswith("_processor_type")}
+    )
+
+
+def look(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
+    """Images one by one, which keep their size."""
+    import torch
+
+    process = processor(case.preprocessor)
+    each = [
+        process([torch.from_numpy(image).permute(2, 0, 1)], return_tensors="pt") for image in images
+    ]
+    grids = torch.cat([one["image_grid_thw"] for one in each])
+    counts = (grids.prod(-1) // process.merge_size**2).tolist()
+    rows = [[START, *[TOKEN] * count, END] for count in counts]
+    pixels = [one["pixel_values"] for one in each]
+    inputs = {"pixel_values": torch.cat(pixels), "image_grid_thw": grids}
+    return Seen(rows, inputs, [one.numpy() for one in pixels], _sizes(process))
+
+
+def _sizes(process: Any) -> dict[str, np.ndarray]:
+    """Patches that images of SIZES become."""
+    counts = [process.get_number_of_image_patches(high, wide, {}) for wide, high in SIZES]
+    return {"sizes": np.asarray(counts, np.int32)}
+
+
+def follow(case: MediaCase, videos: Sequence[np.ndarray]) -> Seen:
+    """Videos part by part, a few tokens of a text before each."""
+    import torch
+    from transformers.video_utils import VideoMetadata
+
+    process = processor(case.video_preprocessor)
+    each = [
+        process(
+            [torch.from_numpy(video).permute(0, 3, 1, 2)],
+            video_metadata=[{"fps": RATE, "total_num_frames": len(video)}],
+            return_metadata=True,
+            return_tensors="pt",
+        )
+        for video in videos
+    ]
+    grids = torch.cat([one["video_grid_thw"] for one in each])
+    inputs = {"pixel_values_videos": torch.cat([one["pixel_values_videos"] for one in each])}
+    inputs["video_grid_thw"] = grids
+    pieces = [one["pixel_values_videos"].numpy() for one in each]
+    found = list[list[int]]()
+    for total, rate in LENGTHS[:7]:
+        told = VideoMetadata(total_num_frames=total, fps=rate)
+        found.append([int(at) for at in process.sample_frames(told, fps=process.fps)])
+    chosen = np.full((len(found), max(map(len, found))), -1, np.int32)
+    for row, mine in zip(chosen, found, strict=True):
+        row[: len(mine)] = mine
+    rows = [_parts(one["video_grid_thw"].tolist(), process.merge_size**2) for one in each]
+    return Seen(rows, inputs, pieces, {"chosen": chosen})
+
+
+def _parts(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
+    """Of Kimi K2.5: frames of a part become one."""
+    return [
+        token
+        for at, (_, high, wide) in enumerate(grids)
+        for token in (10 + at, 20, START, *[VIDEO] * (high * wide // squares), END)
+    ]
+
+
+def followed(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    """Vectors of each video."""
+    import torch
+
+    pixels, grids = seen.inputs["pixel_values_videos"], seen.inputs["video_grid_thw"]
+    found = torch.cat(list(model.get_video_features(pixels, grids).pooler_output))
+    return list(torch.split(found, [row.count(VIDEO) for row in seen.rows]))
+
+
+def published_kimi(name: str) -> str:
+    """Transformers 5.24 saves other names, which the case of videos keeps."""
+    for saved, own in (
+        ("language_model.model.blocks.", "language_model.model.layers."),
+        ("vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."),
+        ("model.mm_projector.", "mm_projector."),
+    ):
+        name = name.replace(saved, own) if name.startswith(saved) else name
+    return name
+
+
+KIMI = Reader(look, first=(), growth=4)
+KIMI_VIDEO = Reader(follow, followed, first=(), growth=4)
 
 CASES = [
     MediaCase(
@@ -21,4 +144,14 @@ CASES = [
         },
     ),
     MediaCase("exaone4_5_video", FOLLOWING, videos=VIDEOS),
+    MediaCase(
+        "kimi_k25",
+        KIMI,
+        images=((30, 44), (16, 24), (9, 60)),
+        published=published_kimi,
+        without={
+            "theta": {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 9}}
+        },
+    ),
+    MediaCase("kimi_k25_video", KIMI_VIDEO, videos=((9, 24, 30), (7, 16, 40))),
 ]
