@@ -10,7 +10,7 @@ import msgspec
 
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.sharing.images.forms import BICUBIC, ImageFit, PaddedForm
+from model_server.sharing.images.forms import BICUBIC, CanvasForm, ImageFit, PaddedForm
 
 MAX_SIDES = 200  # the longer side of a frame in shorter ones, as in transformers
 MAX_FRAME_PIXELS = 1 << 24  # of a frame as it was sent
@@ -156,6 +156,75 @@ class FramesForm(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
         return fit
 
 
+class CanvasVideoForm(msgspec.Struct, frozen=True, array_like=True, tag="canvas"):
+    """Every frame lies on a canvas; the more there are, the smaller it is.
+
+    Source: `Glm5NextVideoProcessor` of transformers.
+    """
+
+    canvas: CanvasForm
+    frame_most: int  # pixels of a frame that the encoder was compiled for
+    rate: float  # frames a second to take
+    most_frames: int
+    seconds: int = 0  # of a video that are looked at; 0: all
+
+    @property
+    def resample(self) -> int:
+        return self.canvas.resample
+
+    def indices(self, total: int, rate: float) -> list[int]:
+        """Return the frames to take of so many, `rate` a second. Raises RefusedVideo."""
+        lasts = total / rate
+        count = int((min(lasts, self.seconds) if self.seconds else lasts) * self.rate)
+        count = min(count, self.most_frames)
+        found = list[int]() if total < count else self._in_steps(total, rate, int(lasts))
+        if len(found) < count:
+            first, last = (found[0], found[-1]) if found else (0, total - 1)
+            found = _spread(first, last, count)
+        elif len(found) > count:
+            found = _spread(0, total - 1, count)
+        if not found:
+            raise RefusedVideo(
+                f"lasts {lasts:.2f} s, and this model takes {self.rate:g} frames a second: send an "
+                "image"
+            )
+        return sorted(set(found))
+
+    def _in_steps(self, total: int, rate: float, most: int) -> list[int]:
+        """Return the first frame at each step of time, up to so many seconds."""
+        found, due, each = list[int](), 0.0, 1 / rate
+        for frame in range(total):
+            if frame * each >= due:
+                due += 1 / self.rate
+                found.append(frame)
+                if due >= most:
+                    break
+        return found
+
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        return _all(total, 1, self.most_frames)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form."""
+        even = frames + frames % 2
+        each = self.canvas.temporal * self.canvas.factor**2
+        pixels = min(self.frame_most, MOST_PIXELS // even) * even
+        most = max(1, min(self.canvas.most, pixels // each), even // self.canvas.temporal)
+        bounded = msgspec.structs.replace(
+            self.canvas, most=most, least=min(self.canvas.least, most)
+        )
+        return bounded.fit(width, height, even)
+
+
+def _spread(first: int, last: int, count: int) -> list[int]:
+    """Return so many numbers between two, evenly, as numpy's linspace rounds them."""
+    if count < 2:
+        return [first] * count
+    step = (last - first) / (count - 1)
+    return [*(int(first + number * step) for number in range(count - 1)), last]
+
+
 def _all(total: int, least: int, most: int) -> list[int]:
     """Return as many numbers. Raises RefusedVideo."""
     if not least <= total <= most:
@@ -163,7 +232,7 @@ def _all(total: int, least: int, most: int) -> list[int]:
     return [*range(total)]
 
 
-AnyVideoForm = VideoForm | FramesForm
+AnyVideoForm = VideoForm | FramesForm | CanvasVideoForm
 
 
 def rate_of(told: float | None) -> float:

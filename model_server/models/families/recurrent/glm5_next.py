@@ -1,6 +1,6 @@
 """GLM-5.3 Flash: Kimi's delta networks, latent attention to chosen pools, streams that mix.
 
-Only the text part of a multimodal checkpoint is read. Nothing rotates. The layer that drafts is
+It sees by `media/glm_vision_encoder`. Nothing rotates. The layer that drafts is
 skipped: the reference defines none.
 Source: Z.ai 2026, "GLM-5.3 Flash"; names and config keys are those of Hugging Face's
 `Glm5NextForConditionalGeneration`.
@@ -46,6 +46,8 @@ from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.latent_attention import LatentShape
 from model_server.models.layers.layers import sum_in_order
+from model_server.models.media.glm_vision_encoder import OUTER, glm_vision
+from model_server.models.media.media_recipe import encoders
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
 
@@ -71,6 +73,7 @@ KEYS = KnownKeys(
         *(key for key in LATENT if not key.startswith("rope_")),
         *ROUTED,
         *SHARING,
+        *OUTER,
         LINEAR,
         "hc_eps",
         "hc_mult",
@@ -90,8 +93,8 @@ KEYS = KnownKeys(
     {
         **LATENT_OFF,
         **ignored("rope_parameters", "rope_scaling", "rope_theta", "rope_interleave"),
-        **ignored("image_end_token_id", "image_start_token_id", "image_token_id"),
-        **ignored("video_end_token_id", "video_start_token_id", "video_token_id"),
+        **ignored("image_end_token_id", "image_start_token_id"),
+        **ignored("video_end_token_id", "video_start_token_id"),
         # Without it the first queries would attend to nothing
         "index_kpool_always_select_tail": one_of(True),
     },
@@ -162,7 +165,11 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         return replace(cached(shards), plain=True, states=recipe.cache(shards).states)
 
     return replace(
-        recipe, cache=cache, choosers=choosers_of(chooses), carried=streams * shape.embed
+        recipe,
+        cache=cache,
+        choosers=choosers_of(chooses),
+        carried=streams * shape.embed,
+        media=encoders(glm_vision(keys, values, shape.embed)),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from flax import nnx
@@ -34,12 +35,22 @@ EPSILON = 1e-6  # of every norm
 _BASE = 10000.0  # of rotations by row and column
 
 
-def vision_keys(keys: ConfigKeys, read: tuple[str, ...], defaults: Mapping[str, Any]) -> ConfigKeys:
-    """Return the keys of the tower; read: those beside SIZES. Raises CheckpointError."""
+def vision_keys(
+    keys: ConfigKeys,
+    read: tuple[str, ...],
+    defaults: Mapping[str, Any],
+    others: Harmless = MappingProxyType({}),
+) -> ConfigKeys:
+    """Return the keys of the tower; read: those beside SIZES; others: beside HARMLESS.
+
+    Raises CheckpointError.
+    """
     given = keys.get(VISION)
     if not isinstance(given, Mapping):
         raise CheckpointError(f"config.json has vision_config = {given!r}; it must be an object")
-    return ConfigKeys(given, KnownKeys(keys.family, (*SIZES, *read), HARMLESS), defaults)
+    return ConfigKeys(
+        given, KnownKeys(keys.family, (*SIZES, *read), {**HARMLESS, **others}), defaults
+    )
 
 
 def sizes_of(keys: ConfigKeys, embed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Families whose towers are built like Qwen's, and that see by preparing images in their own way."""
+"""Families whose towers are built like Qwen's, and that prepare images in their own way."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.tools.golden.media.qwen import (
     WATCHING,
 )
 
+BEGIN_VIDEO, END_VIDEO = 268, 269
 # Positions are those of a text.
 LOOKING, FOLLOWING = replace(QWEN, kinds=None), replace(WATCHING, kinds=None)
 # Width and height of images, of which processors tell what they become
@@ -80,7 +81,9 @@ def follow(case: MediaCase, videos: Sequence[np.ndarray]) -> Seen:
     each = [
         process(
             [torch.from_numpy(video).permute(0, 3, 1, 2)],
-            video_metadata=[{"fps": RATE, "total_num_frames": len(video)}],
+            video_metadata=[
+                {"fps": RATE, "total_num_frames": len(video), "duration": len(video) / RATE}
+            ],
             return_metadata=True,
             return_tensors="pt",
         )
@@ -92,12 +95,13 @@ def follow(case: MediaCase, videos: Sequence[np.ndarray]) -> Seen:
     pieces = [one["pixel_values_videos"].numpy() for one in each]
     found = list[list[int]]()
     for total, rate in LENGTHS[:7]:
-        told = VideoMetadata(total_num_frames=total, fps=rate)
+        told = VideoMetadata(total_num_frames=total, fps=rate, duration=total / rate)
         found.append([int(at) for at in process.sample_frames(told, fps=process.fps)])
     chosen = np.full((len(found), max(map(len, found))), -1, np.int32)
     for row, mine in zip(chosen, found, strict=True):
         row[: len(mine)] = mine
-    rows = [_parts(one["video_grid_thw"].tolist(), process.merge_size**2) for one in each]
+    parts = _PARTS[case.config["model_type"]]
+    rows = [parts(one["video_grid_thw"].tolist(), process.merge_size**2) for one in each]
     return Seen(rows, inputs, pieces, {"chosen": chosen})
 
 
@@ -110,13 +114,27 @@ def _parts(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
     ]
 
 
+def _pairs(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
+    """Of GLM-5.3: each pair of frames stands for itself, by the token of images, between marks."""
+    inside = [
+        token
+        for times, high, wide in grids
+        for at in range(times)
+        for token in (START, *[TOKEN] * (high * wide // squares), END, 10 + at, 20)
+    ]
+    return [BEGIN_VIDEO, *inside, END_VIDEO]
+
+
+_PARTS = {"kimi_k25": _parts, "glm5_next": _pairs}
+
+
 def followed(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     """Vectors of each video."""
     import torch
 
     pixels, grids = seen.inputs["pixel_values_videos"], seen.inputs["video_grid_thw"]
     found = torch.cat(list(model.get_video_features(pixels, grids).pooler_output))
-    return list(torch.split(found, [row.count(VIDEO) for row in seen.rows]))
+    return list(torch.split(found, [row.count(VIDEO) + row.count(TOKEN) for row in seen.rows]))
 
 
 def published_kimi(name: str) -> str:
@@ -130,8 +148,8 @@ def published_kimi(name: str) -> str:
     return name
 
 
-KIMI = Reader(look, first=(), growth=4)
-KIMI_VIDEO = Reader(follow, followed, first=(), growth=4)
+PLAIN = Reader(look, first=(), growth=4)
+PARTS = Reader(follow, followed, first=(), growth=4)
 
 CASES = [
     MediaCase(
@@ -146,12 +164,19 @@ CASES = [
     MediaCase("exaone4_5_video", FOLLOWING, videos=VIDEOS),
     MediaCase(
         "kimi_k25",
-        KIMI,
+        PLAIN,
         images=((30, 44), (16, 24), (9, 60)),
         published=published_kimi,
         without={
             "theta": {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 9}}
         },
     ),
-    MediaCase("kimi_k25_video", KIMI_VIDEO, videos=((9, 24, 30), (7, 16, 40))),
+    MediaCase(
+        "glm5_next",
+        PLAIN,
+        images=((30, 44), (16, 24), (9, 60)),
+        without={"gate": {"vision_config.swiglu_limit": 1e6}},
+    ),
+    MediaCase("glm5_next_video", PARTS, videos=((9, 24, 30), (7, 16, 40))),
+    MediaCase("kimi_k25_video", PARTS, videos=((9, 24, 30), (7, 16, 40))),
 ]
