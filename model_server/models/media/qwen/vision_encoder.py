@@ -305,7 +305,7 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
     own = keys.get(VIDEO)
     # transformers, too, falls back to the file of images.
     given = own if own is not None else keys.get(PREPROCESSOR, {})
-    given = {**kind.video, **_without_nulls(given)}
+    given = {**kind.video, **without_nulls(given)}
     name = given.pop("video_processor_type", kind.processor)
     same = _same(shape)
     read = ImageProcessor(
@@ -318,7 +318,7 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
         raise read.wrong("video_processor_type", f"the processors of {kind.processor}")
     read.equal(same, "vision_config's")
     factor = grid.patch * grid.merge
-    least, most = _bounds(read, given)
+    least, most = bounds_of(read, given)
     capped = read.flag("cap_pixels_per_frame")
     form = VideoForm(
         factor=factor,
@@ -353,13 +353,13 @@ def _images(
     keys: ConfigKeys, values: Mapping[str, Any], shape: TowerShape, kind: QwenKind
 ) -> tuple[PatchGrid, MultiplesForm]:
     """Return how images are cut and resized. Raises CheckpointError, InvalidRequest."""
-    given = {**kind.image, **_without_nulls(keys.get(PREPROCESSOR, {}))}
+    given = {**kind.image, **without_nulls(keys.get(PREPROCESSOR, {}))}
     same = _same(shape)
     read = ImageProcessor(given, "Qwen2VL", (*same, "min_pixels", "max_pixels", "size"))
     read.equal(same, "vision_config's")
     patch, frames = shape.patch[-1], shape.frames
     factor = patch * shape.merge
-    least, most = _bounds(read, given)
+    least, most = bounds_of(read, given)
     most = most_pixels(values, most, factor**2)
     grid = PatchGrid(
         patch=patch,
@@ -373,11 +373,11 @@ def _images(
     return grid, MultiplesForm(factor, min(least, most), most, read.resample(BICUBIC))
 
 
-def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
+def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def _bounds(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
+def bounds_of(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
     """Return the least and the most pixels of an image. Raises CheckpointError."""
     size: Any = given["size"]
     if not isinstance(size, Mapping) or not set(cast("Mapping[str, Any]", size)) <= {
@@ -385,7 +385,7 @@ def _bounds(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
         *_MOST,
     }:
         raise read.wrong("size", "shortest_edge and longest_edge, numbers of pixels")
-    found = _without_nulls(cast("Mapping[str, Any]", size))
+    found = without_nulls(cast("Mapping[str, Any]", size))
     least, most = (
         read.whole(
             key, min((found[each] for each in names if each in found), default=0), most=_MOST_PIXELS

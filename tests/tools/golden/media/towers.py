@@ -22,6 +22,7 @@ from tests.tools.golden.media.qwen import (
     WATCHING,
 )
 
+AXIAL = {"rope_type": "axial", "rope_theta": 9}
 BEGIN_VIDEO, END_VIDEO = 268, 269
 # Positions are those of a text.
 LOOKING, FOLLOWING = replace(QWEN, kinds=None), replace(WATCHING, kinds=None)
@@ -67,7 +68,9 @@ def look(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
 
 
 def _sizes(process: Any) -> dict[str, np.ndarray]:
-    """Patches that images of SIZES become."""
+    """Patches that images of SIZES become; of Qwen's own rule nothing."""
+    if not hasattr(process, "max_patches") and not hasattr(process, "max_image_tokens"):
+        return {}
     counts = [process.get_number_of_image_patches(high, wide, {}) for wide, high in SIZES]
     return {"sizes": np.asarray(counts, np.int32)}
 
@@ -93,6 +96,10 @@ def follow(case: MediaCase, videos: Sequence[np.ndarray]) -> Seen:
     inputs = {"pixel_values_videos": torch.cat([one["pixel_values_videos"] for one in each])}
     inputs["video_grid_thw"] = grids
     pieces = [one["pixel_values_videos"].numpy() for one in each]
+    parts = _PARTS[case.config["model_type"]]
+    rows = [parts(one["video_grid_thw"].tolist(), process.merge_size**2) for one in each]
+    if not process.do_sample_frames:
+        return Seen(rows, inputs, pieces)
     found = list[list[int]]()
     for total, rate in LENGTHS[:7]:
         told = VideoMetadata(total_num_frames=total, fps=rate, duration=total / rate)
@@ -100,8 +107,6 @@ def follow(case: MediaCase, videos: Sequence[np.ndarray]) -> Seen:
     chosen = np.full((len(found), max(map(len, found))), -1, np.int32)
     for row, mine in zip(chosen, found, strict=True):
         row[: len(mine)] = mine
-    parts = _PARTS[case.config["model_type"]]
-    rows = [parts(one["video_grid_thw"].tolist(), process.merge_size**2) for one in each]
     return Seen(rows, inputs, pieces, {"chosen": chosen})
 
 
@@ -125,7 +130,17 @@ def _pairs(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
     return [BEGIN_VIDEO, *inside, END_VIDEO]
 
 
-_PARTS = {"kimi_k25": _parts, "glm5_next": _pairs}
+def _segments(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
+    """Of MiniMax-M3: frames that see each other, each for itself."""
+    return [
+        token
+        for number, (times, high, wide) in enumerate(grids)
+        for at in range(times)
+        for token in (10 + number, 20 + at, START, *[VIDEO] * (high * wide // squares), END)
+    ]
+
+
+_PARTS = {"kimi_k25": _parts, "glm5_next": _pairs, "minimax_m3_vl": _segments}
 
 
 def followed(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
@@ -167,10 +182,16 @@ CASES = [
         PLAIN,
         images=((30, 44), (16, 24), (9, 60)),
         published=published_kimi,
-        without={
-            "theta": {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 9}}
-        },
+        without={"theta": {"vision_config.rope_parameters": AXIAL}},
     ),
+    # Of the multiples of 8 pixels that its processor makes, so that none is resized.
+    MediaCase(
+        "minimax_m3",
+        PLAIN,
+        images=((32, 40), (16, 24), (8, 64)),
+        without={"theta": {"vision_config.rope_parameters": AXIAL}},
+    ),
+    MediaCase("minimax_m3_video", PARTS, videos=((10, 24, 32), (6, 16, 40))),
     MediaCase(
         "glm5_next",
         PLAIN,
