@@ -15,7 +15,7 @@ from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import Branches, Linear
 from model_server.models.layers.rope import Rotary
 from model_server.models.media.tower_attention import attend
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
 _THETA = 10000.0
@@ -116,6 +116,30 @@ class TowerLayer(nnx.Module):
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
         x = x + self.attention(self.before_attention(x), seen, rotation)
         return x + self.ffw(self.before_ffw(x))
+
+
+class ScaledTowerLayer(TowerLayer):
+    """A tower's layer that multiplies what its halves add (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(
+        self,
+        before_attention: nnx.Module,
+        attention: TowerAttention,
+        before_ffw: nnx.Module,
+        ffw: nnx.Module,
+        embed: int,
+        scales: Sequence[str],
+    ) -> None:
+        """scales: names of the two tensors f32[embed]."""
+        super().__init__(before_attention, attention, before_ffw, ffw)
+        self.of_attention, self.of_ffw = (
+            weight((embed,), (None,), (name,), dtype=jnp.float32, spread=0.1) for name in scales
+        )
+
+    def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        mixed = self.attention(self.before_attention(x), seen, rotation)
+        x = x + mixed * self.of_attention[...][None]
+        return x + self.ffw(self.before_ffw(x)) * self.of_ffw[...][None]
 
 
 def dense(name: str) -> tuple[tuple[str], tuple[str]]:

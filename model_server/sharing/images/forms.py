@@ -235,6 +235,70 @@ class TilesForm(msgspec.Struct, frozen=True, array_like=True, tag="tiles"):
         return min(fitting, key=math.prod)
 
 
+class WindowsFit(NamedTuple):
+    """Sizes by which an image becomes windows, one below the other, and last the whole of it."""
+
+    square: int | None  # pixels of a side that black is added to first; None: it is as it is
+    whole: tuple[int, int]  # width and height of the whole, before it is squeezed
+    cut: tuple[int, int]  # of what is cut into windows
+    window: int  # pixels of a side of a window, before it is resized; 0: there are none
+    grid: tuple[int, int]  # columns and rows of windows
+    size: tuple[int, int]  # width and height of the result
+
+
+class WindowsForm(msgspec.Struct, frozen=True, array_like=True, tag="windows"):
+    """Windows over an image, each resized to a square, and behind them the image, squeezed to one.
+
+    The windows and the rounding are those of transformers' Step3p7ImageProcessor.
+    """
+
+    whole: int  # pixels of a side of the square that the image becomes
+    tile: int  # of those that windows become
+    longest: int  # pixels of a side of an image, above which it is made smaller
+    resample: int = BILINEAR
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> WindowsFit:
+        square = None
+        if min(width, height) < 32 and max(width, height) > 4 * min(width, height):
+            square = width = height = max(width, height)
+        if (long := max(width, height)) > self.longest:
+            scale = self.longest / long
+            width, height = int(width * scale), int(height * scale)
+        window = self._window(min(width, height), max(width, height))
+        if not window:
+            size = (self._wider, self.whole)
+            return WindowsFit(square, (width, height), (width, height), 0, (0, 0), size)
+        wide, high = self._snapped(width, window), self._snapped(height, window)
+        columns, rows = max(1, wide // window), max(1, high // window)
+        # Windows lie below each other; the width tells how many of them form a row.
+        size = (self._wider + columns, columns * rows * self.tile + self.whole)
+        return WindowsFit(square, (width, height), (wide, high), window, (columns, rows), size)
+
+    def grid_of(self, width: int, height: int) -> tuple[int, int]:
+        """Return columns and rows of windows of a result of this size."""
+        columns, windows = width - self._wider, (height - self.whole) // self.tile
+        return columns, windows // max(1, columns)
+
+    @property
+    def _wider(self) -> int:
+        return max(self.tile, self.whole)
+
+    def _window(self, short: int, long: int) -> int:
+        if long <= self.whole:
+            return short if long / short > 1.5 else 0
+        return min(short, self.tile) if long / short > 4 else self.tile
+
+    def _snapped(self, side: int, window: int) -> int:
+        if side < window:
+            return side
+        return window * (side // window + (side % window > 0.2 * window))
+
+
 @cache
 def grids(most: int) -> tuple[tuple[int, int], ...]:
     """Return columns and rows of each grid of at most so many tiles, by proportion."""
@@ -275,4 +339,6 @@ def _single(number: float) -> float:
     return ctypes.c_float(number).value
 
 
-ImageForm = SquareForm | MultiplesForm | LongestForm | PaddedForm | CanvasForm | TilesForm
+ImageForm = (
+    SquareForm | MultiplesForm | LongestForm | PaddedForm | CanvasForm | TilesForm | WindowsForm
+)

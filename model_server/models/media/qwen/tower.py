@@ -21,7 +21,12 @@ from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import project, run_layer
 from model_server.models.layers.rope import Rotary, rope_frequencies
 from model_server.models.media.tower_attention import attend
-from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense
+from model_server.models.media.tower_layer import (
+    ScaledTowerLayer,
+    TowerAttention,
+    TowerLayer,
+    dense,
+)
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm, weight
 
@@ -129,6 +134,7 @@ class TowerNames:
     ffw: str = "mlp"
     first: str | None = None  # a norm behind the kernel; None: there is none
     last: str | None = None  # a norm behind the layers
+    scales: tuple[str, str] | None = None  # of what a layer's halves add; None: there are none
     deep: str = "deepstack_merger_list"
 
 
@@ -181,12 +187,12 @@ def _layer(shape: TowerShape, index: int, name: str, form: WeightForm) -> TowerL
     windowed = shape.window is not None and index not in shape.whole
     most = (shape.window * shape.merge) ** 2 if windowed and shape.window else None
     first, second = (shape.norm(shape.embed, f"{name}.{norm}") for norm in shape.names.norms)
-    return TowerLayer(
-        first,
-        PatchAttention(shape, f"{name}{shape.names.attention}", form, most),
-        second,
-        shape.ffw(index, f"{name}.{shape.names.ffw}", form),
-    )
+    attention = PatchAttention(shape, f"{name}{shape.names.attention}", form, most)
+    ffw = shape.ffw(index, f"{name}.{shape.names.ffw}", form)
+    if shape.names.scales is None:
+        return TowerLayer(first, attention, second, ffw)
+    scales = [f"{name}.{part}" for part in shape.names.scales]
+    return ScaledTowerLayer(first, attention, second, ffw, shape.embed, scales)
 
 
 class QwenTower(nnx.Module):
@@ -296,6 +302,13 @@ def paired_rotation(at: jax.Array, head_dim: int, theta: float) -> Rotary:
     return _turning(angles, interleaved=True)
 
 
+def column_rotation(at: jax.Array, head_dim: int, theta: float) -> Rotary:
+    """Rotations of patches by columns, then by rows, of pairs that lie side by side."""
+    frequencies = jnp.asarray(rope_frequencies(head_dim // 2, theta))
+    angles = at[:, 1::-1].astype(jnp.float32)[:, :, None] * frequencies[None, None]
+    return _turning(angles, interleaved=True)
+
+
 def moving_rotation(at: jax.Array, head_dim: int, theta: float) -> Rotary:
     """Rotations of patches by frames, rows and columns, a third of the pairs each; the rest of a
     head does not turn."""
@@ -355,6 +368,15 @@ def cubic(at: jax.Array, count: jax.Array, side: int) -> list[tuple[jax.Array, j
         share = jnp.where(far <= 1, inner, outer)
         found.append((jnp.clip(place, 0, side - 1).astype(jnp.int32), share))
     return found
+
+
+def centred(at: jax.Array, count: jax.Array, side: int) -> list[tuple[jax.Array, jax.Array]]:
+    """The two nearest; the edges of both lie together."""
+    exact = (at.astype(jnp.float32) + 0.5) * side / jnp.maximum(count, 1).astype(jnp.float32) - 0.5
+    exact = jnp.maximum(exact, 0.0)
+    first = jnp.floor(exact)
+    share, before = exact - first, jnp.minimum(first.astype(jnp.int32), side - 1)
+    return [(before, 1 - share), (jnp.minimum(before + 1, side - 1), share)]
 
 
 def interpolated(table: jax.Array, side: int, places: jax.Array, taps: Taps = corners) -> jax.Array:

@@ -23,7 +23,7 @@ from tests.tools.golden.media.qwen import (
 )
 
 AXIAL = {"rope_type": "axial", "rope_theta": 9}
-BEGIN_VIDEO, END_VIDEO = 268, 269
+BEGIN_VIDEO, END_VIDEO, NEWLINE = 268, 269, 268
 # Positions are those of a text.
 LOOKING, FOLLOWING = replace(QWEN, kinds=None), replace(WATCHING, kinds=None)
 # Width and height of images, of which processors tell what they become
@@ -163,6 +163,35 @@ def published_kimi(name: str) -> str:
     return name
 
 
+def window(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
+    """Of Step 3.7: windows over an image, and the whole of it."""
+    import torch
+
+    process, vision = processor(case.preprocessor), case.config["vision_config"]
+    stride = vision["patch_size"] * 4
+    of_whole, of_part = (
+        (side // stride) ** 2 for side in (process.size["height"], process.patch_size)
+    )
+    rows, locals_, wholes, counts, pieces = [], [], [], [], []
+    for image in images:
+        made = process([torch.from_numpy(image).permute(2, 0, 1)], return_tensors="pt")
+        (count,) = made["num_local_patches"].tolist()
+        ends = made.get("patch_newline_masks", [[]])[0]
+        row = list[int]()
+        for at in range(count):
+            row += [START, *[TOKEN] * of_part, END, *([NEWLINE] if ends[at] else [])]
+        rows.append([*row, START, *[TOKEN] * of_whole, END])
+        counts.append(count)
+        wholes.append(made["pixel_values"])
+        locals_ += [made["pixel_values_local"]] if count else []
+        pieces.append(made["pixel_values"].numpy())
+    inputs: dict[str, Any] = {"pixel_values": torch.cat(wholes), "num_local_patches": counts}
+    inputs["pixel_values_local"] = torch.cat(locals_)
+    plans = [process._plan_patches(*size, 728, 504) for size in SIZES]
+    flat = [[*whole, *cut, *rest] for whole, cut, *rest in plans]
+    return Seen(rows, inputs, pieces, {"sizes": np.asarray(flat, np.int32)})
+
+
 PLAIN = Reader(look, first=(), growth=4)
 PARTS = Reader(follow, followed, first=(), growth=4)
 
@@ -192,6 +221,14 @@ CASES = [
         without={"theta": {"vision_config.rope_parameters": AXIAL}},
     ),
     MediaCase("minimax_m3_video", PARTS, videos=((10, 24, 32), (6, 16, 40))),
+    # One that is seen as a whole, one in six windows, one in three that are enlarged, one
+    # that is padded. Of sizes that Pillow and torchvision resize alike.
+    MediaCase(
+        "step3p7",
+        Reader(window, first=(), growth=4),
+        images=((32, 32), (32, 48), (30, 10), (4, 32)),
+        without={"theta": {"vision_config.rope_parameters": AXIAL}},
+    ),
     MediaCase(
         "glm5_next",
         PLAIN,
