@@ -220,7 +220,7 @@ CASES = [
         images=((32, 40), (16, 24), (8, 64)),
         without={"theta": {"vision_config.rope_parameters": AXIAL}},
     ),
-    MediaCase("minimax_m3_video", PARTS, videos=((10, 24, 32), (6, 16, 40))),
+    MediaCase("minimax_m3_video", PARTS, videos=((10, 16, 24), (6, 16, 16))),
     # One that is seen as a whole, one in six windows, one in three that are enlarged, one
     # that is padded. Of sizes that Pillow and torchvision resize alike.
     MediaCase(
