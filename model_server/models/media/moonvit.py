@@ -35,6 +35,7 @@ from model_server.models.media.qwen.tower import (
 from model_server.models.media.qwen.tower_keys import plain_ffw
 from model_server.models.media.qwen.vision_encoder import PatchGrid, most_pixels, tower_recipe
 from model_server.models.media.tower_layer import axial_theta, dense
+from model_server.models.media.vision_keys import vision_config_of
 from model_server.sharing.images.forms import BICUBIC, PaddedForm
 from model_server.sharing.videos.process import FramesForm
 from sax.errors import CheckpointError
@@ -108,11 +109,9 @@ def kimi_vision(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> Medi
 
     embed: of the language model. Raises CheckpointError, InvalidRequest.
     """
-    given = keys.get(VISION)
+    given = vision_config_of(keys)
     if given is None:
         return None
-    if not isinstance(given, Mapping):
-        raise CheckpointError(f"config.json has vision_config = {given!r}; it must be an object")
     own = {_NAMES.get(key, key): value for key, value in given.items()} | dict(given)
     tower = ConfigKeys({key: own[key] for key in own if key not in _NAMES}, _KEYS, _DEFAULTS)
     tower.only("out_hidden_size", embed)

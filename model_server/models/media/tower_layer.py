@@ -119,7 +119,7 @@ class TowerLayer(nnx.Module):
 
 
 class ScaledTowerLayer(TowerLayer):
-    """A tower's layer that multiplies what its halves add (Touvron et al. 2021, arXiv:2103.17239)."""
+    """A layer that multiplies what its halves add (Touvron et al. 2021, arXiv:2103.17239)."""
 
     def __init__(
         self,

@@ -242,7 +242,7 @@ def rate_of(told: float | None) -> float:
 
 def _evenly(total: int, count: int) -> list[int]:
     """Return `count` of the numbers below `total`, from the first to the last."""
-    step = (total - 1) / (count - 1)
+    step = (total - 1) / max(1, count - 1)
     return [*(round(n * step) for n in range(count - 1)), total - 1]
 
 

@@ -14,7 +14,7 @@ from flax import nnx
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import LayerNorm, Linear, project
-from model_server.models.media.qwen.tower import BuildMerger, TowerShape
+from model_server.models.media.qwen.tower import BuildMerger, BuildNorm, TowerShape
 from model_server.models.media.tower_layer import dense
 from model_server.models.weights.weight import WeightForm, weight
 
@@ -34,11 +34,19 @@ class PatchMerger(nnx.Module):
     """Makes one vector of each square of patches, by two matrices."""
 
     def __init__(
-        self, shape: TowerShape, name: str, form: WeightForm, names: MergerNames, *, late: bool
+        self,
+        shape: TowerShape,
+        name: str,
+        form: WeightForm,
+        names: MergerNames,
+        *,
+        late: bool,
+        norm: BuildNorm | None = None,
     ) -> None:
-        """late: the norm is over the square, not over each patch."""
+        """late: the norm is over the square, not over each patch. norm: None: as of the tower."""
         self.size, self.late = shape.embed * shape.merge**2, late
-        self.norm = shape.norm(self.size if late else shape.embed, f"{name}.{names.norm}")
+        build, size = norm or shape.norm, self.size if late else shape.embed
+        self.norm = build(size, f"{name}.{names.norm}")
         up, down = (f"{name}.{part}" for part in (names.up, names.down))
         self.up = _widening(self.size, self.size, up, form)
         self.down = _narrowing(shape.out, self.size, down, form)
@@ -51,11 +59,16 @@ class PatchMerger(nnx.Module):
         return self.down(_GELU(self.up(x)))
 
 
-def merging(names: MergerNames, own: str | None = None) -> BuildMerger:
-    """Return the builder of a `PatchMerger`; own: its whole name; None: that below the tower."""
+def merging(
+    names: MergerNames, own: str | None = None, norm: BuildNorm | None = None
+) -> BuildMerger:
+    """Return the builder of a `PatchMerger`.
+
+    own: its whole name; None: that below the tower. norm: None: as of the tower.
+    """
 
     def build(shape: TowerShape, name: str, form: WeightForm) -> PatchMerger:
-        return PatchMerger(shape, own or f"{name}.merger", form, names, late=False)
+        return PatchMerger(shape, own or f"{name}.merger", form, names, late=False, norm=norm)
 
     return build
 

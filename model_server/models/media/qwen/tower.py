@@ -138,6 +138,7 @@ class TowerNames:
     deep: str = "deepstack_merger_list"
 
 
+BuildNorm = Callable[[int, str], nnx.Module]  # from its size and name
 # Makes vectors of the language model from patches f32[N, D], `merge` squared of which lie next to
 # each other for each; from the tower's shape and name.
 BuildMerger = Callable[["TowerShape", str, WeightForm], nnx.Module]
@@ -165,7 +166,7 @@ class TowerShape:
     deep: tuple[int, ...] = ()  # layers whose results become vectors of their own
     merged_time: bool = False  # frames that see each other become one, their mean
     names: TowerNames = TowerNames()
-    norm: Callable[[int, str], nnx.Module]  # from its size and name
+    norm: BuildNorm
     ffw: Callable[[int, str, WeightForm], nnx.Module]  # of a layer, from its number and name
     merger: BuildMerger
     deep_merger: BuildMerger | None = None

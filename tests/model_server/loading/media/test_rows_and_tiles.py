@@ -59,6 +59,7 @@ MINIMAX = {
     towers.VIDEO: "]<]video[>[",
 }
 STEP = {towers.START: "<patch_start>", towers.END: "<patch_end>", towers.TOKEN: "<im_patch>"}
+DOTS = {towers.TOKEN: "<|imgpad|>", towers.VIDEO: "<|video_pad|>"}
 WATCHED = TRIPLES | {qwen.VIDEO: "<|video_pad|>"}
 CONTROL = {
     "exaone4_5": WATCHED,
@@ -70,6 +71,8 @@ CONTROL = {
     "minimax_m3": MINIMAX,
     "minimax_m3_video": MINIMAX,
     "step3p7": STEP,
+    "dots3_note": DOTS,
+    "dots3_note_video": DOTS,
     BY_DAY: MIXED,
     "qwen3_omni_moe": MIXED3,
     "qwen2_vl": TRIPLES,

@@ -27,6 +27,7 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.images.prepared import PreparedImage, with_digest
 from model_server.loading.weights import read_weights
 from model_server.models.media.media_recipe import (
+    CONFIGS,
     DecodedVideo,
     MediaRecipe,
     PreparedMedia,
@@ -116,7 +117,7 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
         recipe = make_recipe("auto", checkpoint.config, F32)
         assert isinstance(recipe, Recipe)
         decoder, encoder = recipe.blueprint(layout, checkpoint), recipe.media_blueprint(layout)
-        part = media_part_of(checkpoint)
+        part = media_part_of(checkpoint, {CONFIGS[each.kind] for each in recipe.media})
         assert encoder is not None
         assert part is not None
         unused = tuple(prefix for each in recipe.media for prefix in each.unused)

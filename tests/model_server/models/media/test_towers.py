@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from model_server.models.media.media_recipe import DecodedVideo, MediaRecipe, VideoRecipe
+from model_server.models.weights.weight import WeightForm, blueprint
 from model_server.sharing.images.forms import CanvasForm, PaddedForm, WindowsForm
 from model_server.sharing.videos.process import RefusedVideo
 from sax.errors import InvalidRequest
@@ -189,3 +191,29 @@ def test_published_files_of_kimi_name_the_towers_sizes_otherwise() -> None:
 def test_the_reference_ignores_a_published_size_of_minimax_and_so_do_we() -> None:
     found = media_of("minimax_m3", size=[672, 672])
     assert found.form == media_of("minimax_m3", size=None).form
+
+
+def test_layers_of_dots_have_as_many_experts_as_either_file_says() -> None:
+    """Published files list them, transformers writes what differs from layer to layer."""
+    saved = {
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "per_layer_config": {
+            "1": {"num_local_experts": 1, "num_experts_per_tok": 1},
+            "2": {"num_local_experts": 4, "num_experts_per_tok": 2},
+        },
+        "pyramid_num_routed": None,
+    }
+    counts = [recipe_weights(media_of("dots3_note", vision=each)) for each in ({}, saved)]
+    assert counts[0] == counts[1]
+    wrong: list[Any] = [
+        ({}, {"pyramid_num_routed": [1, 2]}, {}, "pyramid_num_routed"),
+        ({}, {"adapter_merge_size": 3}, {}, "adapter_merge_size"),
+        ({}, {"mlp_bias": True}, {}, "mlp_bias"),
+    ]
+    assert seen_otherwise("dots3_note", wrong) == {}
+
+
+def recipe_weights(media: MediaRecipe) -> list[tuple[int, ...]]:
+    """The shapes of the encoder's weights."""
+    made = blueprint(lambda: media.build(WeightForm(dtype=jnp.float32)))
+    return [each.shape for each in made.declarations]

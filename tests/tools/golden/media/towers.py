@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tests.tools.golden.media.case import MediaCase, Reader, Seen
+from tests.tools.golden.media.case import MediaCase, Reader, Seen, features
 from tests.tools.golden.media.qwen import (
     END,
     LENGTHS,
@@ -140,7 +141,12 @@ def _segments(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
     ]
 
 
-_PARTS = {"kimi_k25": _parts, "glm5_next": _pairs, "minimax_m3_vl": _segments}
+def _run(grids: Sequence[Sequence[int]], squares: int) -> list[int]:
+    """Of Dots 3: one run of tokens for all frames."""
+    return [token for grid in grids for token in [VIDEO] * (math.prod(grid) // squares)]
+
+
+_PARTS = {"kimi_k25": _parts, "glm5_next": _pairs, "minimax_m3_vl": _segments, "dots3_note": _run}
 
 
 def followed(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
@@ -148,7 +154,8 @@ def followed(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     import torch
 
     pixels, grids = seen.inputs["pixel_values_videos"], seen.inputs["video_grid_thw"]
-    found = torch.cat(list(model.get_video_features(pixels, grids).pooler_output))
+    inner = model if hasattr(model, "get_video_features") else model.model
+    found = torch.cat(list(inner.get_video_features(pixels, grids).pooler_output))
     return list(torch.split(found, [row.count(VIDEO) + row.count(TOKEN) for row in seen.rows]))
 
 
@@ -192,7 +199,13 @@ def window(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
     return Seen(rows, inputs, pieces, {"sizes": np.asarray(flat, np.int32)})
 
 
+def inside(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    """Vectors of each image, of a model within another."""
+    return features(model.model, seen, prompt)
+
+
 PLAIN = Reader(look, first=(), growth=4)
+DOTS = Reader(look, inside, first=(), growth=4)
 PARTS = Reader(follow, followed, first=(), growth=4)
 
 CASES = [
@@ -229,6 +242,16 @@ CASES = [
         images=((32, 32), (32, 48), (30, 10), (4, 32)),
         without={"theta": {"vision_config.rope_parameters": AXIAL}},
     ),
+    MediaCase(
+        "dots3_note",
+        DOTS,
+        images=((32, 40), (16, 24), (8, 64)),
+        without={
+            "experts": {"vision_config.capacity_factor": 1},
+            "scale": {"vision_config.router_scale": 0.5},
+        },
+    ),
+    MediaCase("dots3_note_video", PARTS, videos=((9, 16, 24), (6, 16, 16))),
     MediaCase(
         "glm5_next",
         PLAIN,
