@@ -18,19 +18,12 @@ from model_server.models.layers.activations import activation_of
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import LayerNorm, RmsNorm
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.mergers import MergerNames, merging
 from model_server.models.media.qwen.tower import TowerNames, TowerShape, joined
-from model_server.models.media.qwen.vision_encoder import (
-    CLIP,
-    HALVES,
-    QwenKind,
-    apart,
-    qwen_vision,
-)
-from model_server.models.media.tower_layer import axial_theta, dense
+from model_server.models.media.qwen.tower_keys import MergerNames, layer_norm, merging, rms_norms
+from model_server.models.media.qwen.vision_encoder import CLIP, HALVES, QwenKind, apart, qwen_vision
+from model_server.models.media.tower_layer import axial_theta
 from model_server.models.media.vision_keys import vision_config_of
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -150,23 +143,15 @@ def _tower(outer: ConfigKeys) -> TowerShape:
         sources=partial(_sources, keys.flag("attention_bias")),
         name="vision_tower",
         names=_TOWER_NAMES,
-        norm=partial(_norm, keys.number("rms_norm_eps")),
+        norm=rms_norms(keys.number("rms_norm_eps")),
         ffw=_Ffws(keys),
-        merger=merging(_MERGER, "vision_tower.adapter", _merged_norm),
+        merger=merging(_MERGER, "vision_tower.adapter", layer_norm),
     )
 
 
 def _sources(biased: bool, size: int, narrow: int, name: str) -> AttentionSources:
     made = joined(size, narrow, name)
     return made if biased else replace(made, biases=None, out_bias=None)
-
-
-def _norm(epsilon: float, size: int, name: str) -> RmsNorm:
-    return RmsNorm(size, (f"{name}.weight",), epsilon=epsilon)
-
-
-def _merged_norm(size: int, name: str) -> LayerNorm:
-    return LayerNorm(size, *dense(name), epsilon=1e-6)
 
 
 class _Ffws:

@@ -20,6 +20,24 @@ from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.videos.process import AnyVideoForm
 
+_LEAST = 1024
+
+
+def doubling(most: int, step: int, least: int = _LEAST) -> tuple[int, ...]:
+    """Return multiples of `step`, each about twice the one before, up to the first from `most`."""
+    sizes = [_up(most, step)]
+    while sizes[0] > least:
+        half = _up(sizes[0] // 2, step)
+        if half == sizes[0]:
+            break
+        sizes.insert(0, half)
+    return tuple(sizes)
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
 OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
 CONFIGS = {"image": VISION, "audio": AUDIO}  # by kind, of config.json
 

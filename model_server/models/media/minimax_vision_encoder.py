@@ -18,7 +18,7 @@ from model_server.checkpoints.media_part import FILE, PREPROCESSOR, VIDEO, VIDEO
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.activations import activation_of
-from model_server.models.layers.layers import LayerNorm, Linear
+from model_server.models.layers.layers import Linear
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import (
     DecodedVideo,
@@ -27,12 +27,13 @@ from model_server.models.media.media_recipe import (
     VideoRecipe,
 )
 from model_server.models.media.qwen.tower import TowerNames, TowerShape, moving_rotation, separate
-from model_server.models.media.qwen.tower_keys import plain_ffw
+from model_server.models.media.qwen.tower_keys import layer_norms, plain_ffw
 from model_server.models.media.qwen.vision_encoder import (
     CLIP,
     PatchGrid,
     bounds_of,
     most_pixels,
+    same_sizes,
     tower_recipe,
     without_nulls,
 )
@@ -167,15 +168,11 @@ def _shape(keys: ConfigKeys, embed: int, outer: ConfigKeys) -> TowerShape:
         sources=partial(separate, parts=_PARTS),
         name="vision_tower",
         names=_NAMES,
-        norm=partial(_norm, keys.number("layer_norm_eps")),
+        norm=layer_norms(keys.number("layer_norm_eps")),
         ffw=plain_ffw(keys, size, keys.whole("intermediate_size"), "fc1", "fc2"),
         merger=partial(TwofoldMerger, inner=inner),
         rotation=moving_rotation,
     )
-
-
-def _norm(epsilon: float, size: int, name: str) -> LayerNorm:
-    return LayerNorm(size, *dense(name), epsilon=epsilon)
 
 
 def _images(
@@ -186,7 +183,7 @@ def _images(
     if given["size"] == _UNREAD_SIZE:
         given["size"] = _SIZE
     read = ImageProcessor(given, "MiniMaxM3VL", _READ)
-    read.equal(_same(shape), "vision_config's")
+    read.equal(same_sizes(shape), "vision_config's")
     factor, together = shape.patch[-1] * shape.merge, _together(video)
     least, most = bounds_of(read, given)
     longest = max(most, together * _frame_bounds(video)[1])
@@ -206,15 +203,6 @@ def _images(
     return grid, MultiplesForm(factor, min(least, most), most, read.resample(BICUBIC))
 
 
-def _same(shape: TowerShape) -> dict[str, int]:
-    """Return what the processors must say as the tower has it."""
-    return {
-        "patch_size": shape.patch[-1],
-        "temporal_patch_size": shape.frames,
-        "merge_size": shape.merge,
-    }
-
-
 def _video_processor(keys: ConfigKeys, shape: TowerShape) -> ImageProcessor:
     """Return the file of videos. Raises CheckpointError."""
     own: Mapping[str, Any] = keys.get(VIDEO, {})
@@ -225,7 +213,7 @@ def _video_processor(keys: ConfigKeys, shape: TowerShape) -> ImageProcessor:
     read = ImageProcessor(given, "MiniMaxM3VL", _VIDEO_READ, file=file)
     if own.get(_SEGMENT, 4) is None:
         raise read.wrong(_SEGMENT, "a number of frames that see each other")
-    read.equal(_same(shape), "vision_config's")
+    read.equal(same_sizes(shape), "vision_config's")
     return read
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import LayerNorm, Linear, project
+from model_server.models.layers.layers import Linear, project
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.qwen.tower import (
@@ -29,7 +28,7 @@ from model_server.models.media.qwen.tower import (
     centred,
     column_rotation,
 )
-from model_server.models.media.qwen.tower_keys import plain_ffw
+from model_server.models.media.qwen.tower_keys import layer_norms, plain_ffw
 from model_server.models.media.qwen.vision_encoder import PatchGrid
 from model_server.models.media.tower_layer import axial_theta, dense
 from model_server.models.media.vision_keys import (
@@ -227,15 +226,11 @@ def _shape(keys: ConfigKeys, embed: int) -> TowerShape:
         taps=centred,
         name="vision_model",
         names=_TOWER_NAMES,
-        norm=partial(_norm, keys.number("layer_norm_eps")),
+        norm=layer_norms(keys.number("layer_norm_eps")),
         ffw=plain_ffw(keys, size, ffw, "c_fc", "c_proj"),
         merger=lambda *_: Patches(),
         rotation=column_rotation,
     )
-
-
-def _norm(epsilon: float, size: int, name: str) -> LayerNorm:
-    return LayerNorm(size, *dense(name), epsilon=epsilon)
 
 
 def _sources(size: int, _: int, name: str) -> AttentionSources:

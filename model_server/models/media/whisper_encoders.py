@@ -26,9 +26,8 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.layers import Branches, LayerNorm, Linear, run_layer
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
 from model_server.models.media.projector import PROJECTOR_KEYS, Projector
-from model_server.models.media.sizes import doubling
 from model_server.models.media.tower_layer import (
     TowerAttention,
     TowerLayer,

@@ -18,10 +18,15 @@ from model_server.models.families.qwen_vl.qwen2_vl import DEFAULTS, MERGER, reci
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import RmsNorm
-from model_server.models.media.qwen.mergers import merging
 from model_server.models.media.qwen.tower import TowerShape
-from model_server.models.media.qwen.tower_keys import EPSILON, sizes_of, vision_keys, whole_numbers
+from model_server.models.media.qwen.tower_keys import (
+    EPSILON,
+    merging,
+    rms_norms,
+    sizes_of,
+    vision_keys,
+    whole_numbers,
+)
 from model_server.models.media.qwen.vision_encoder import OUTER, QWEN2, TOKENS, Timing, apart
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm
@@ -78,7 +83,7 @@ def tower(keys: ConfigKeys, shared: int | None = None) -> TowerShape:
         window=window,
         whole=whole_numbers(keys, "fullatt_block_indexes", (7, 15, 23, 31)),
         merger=merging(MERGER),
-        norm=_norm,
+        norm=rms_norms(EPSILON),
         ffw=_gated_ffw(keys),
     )
 
@@ -92,10 +97,6 @@ def shared_heads(keys: ConfigKeys, heads: int, usual: int) -> int:
             "by as many"
         )
     return found
-
-
-def _norm(size: int, name: str) -> RmsNorm:
-    return RmsNorm(size, (f"{name}.weight",), epsilon=EPSILON)
 
 
 def _gated_ffw(keys: ConfigKeys) -> Callable[[int, str, WeightForm], nnx.Module]:

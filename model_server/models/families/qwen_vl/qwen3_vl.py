@@ -18,9 +18,8 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
 from model_server.models.media.media_recipe import MediaRecipe, encoders
-from model_server.models.media.qwen.mergers import MergerNames, merging_late
 from model_server.models.media.qwen.tower import TowerShape
-from model_server.models.media.qwen.tower_keys import learned_tower
+from model_server.models.media.qwen.tower_keys import MergerNames, learned_tower, merging_late
 from model_server.models.media.qwen.vision_encoder import (
     OUTER,
     QWEN3,

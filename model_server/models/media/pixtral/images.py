@@ -14,10 +14,9 @@ import numpy as np
 from flax import nnx
 
 from model_server.models.media.image_processor import ImageProcessor
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
 from model_server.models.media.pixels import Shades, patches_of, places_of, shades_of
 from model_server.models.media.pixtral.tower import PixtralConfig
-from model_server.models.media.sizes import doubling
 from model_server.models.media.vision_keys import CLIP_DEVIATION, CLIP_MEAN
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import BICUBIC, LongestForm

@@ -26,8 +26,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, anything
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import Linear, run_layer
-from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
-from model_server.models.media.sizes import doubling
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
 from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense
 from model_server.models.media.whisper_encoders import (
     AudioTowerConfig,

@@ -307,7 +307,7 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
     given = own if own is not None else keys.get(PREPROCESSOR, {})
     given = {**kind.video, **without_nulls(given)}
     name = given.pop("video_processor_type", kind.processor)
-    same = _same(shape)
+    same = same_sizes(shape)
     read = ImageProcessor(
         given,
         kind.processor if own is not None else "Qwen2VL",
@@ -343,7 +343,7 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
     )
 
 
-def _same(shape: TowerShape) -> dict[str, int]:
+def same_sizes(shape: TowerShape) -> dict[str, int]:
     """Return what the processors must say as the tower has it."""
     frames, patch = shape.frames, shape.patch[-1]
     return {"patch_size": patch, "temporal_patch_size": frames, "merge_size": shape.merge}
@@ -354,7 +354,7 @@ def _images(
 ) -> tuple[PatchGrid, MultiplesForm]:
     """Return how images are cut and resized. Raises CheckpointError, InvalidRequest."""
     given = {**kind.image, **without_nulls(keys.get(PREPROCESSOR, {}))}
-    same = _same(shape)
+    same = same_sizes(shape)
     read = ImageProcessor(given, "Qwen2VL", (*same, "min_pixels", "max_pixels", "size"))
     read.equal(same, "vision_config's")
     patch, frames = shape.patch[-1], shape.frames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from model_server.models.media.sizes import doubling
+from model_server.models.media.media_recipe import doubling
 
 
 def test_sizes_double_up_to_the_most_in_whole_steps() -> None:
