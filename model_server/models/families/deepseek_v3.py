@@ -30,7 +30,7 @@ from model_server.models.media.media_recipe import (
     encoders,
 )
 from model_server.models.media.qwen.tower import (
-    TowerNames,
+    PartNames,
     TowerShape,
     cubic,
     joined,
@@ -92,7 +92,7 @@ _MOONVIT_DEFAULTS = {
     "pos_emb_height": 64,
     "pos_emb_time": 4,
 }
-_TOWER_NAMES = TowerNames(
+_TOWER_NAMES = PartNames(
     positions="patch_embed.pos_emb.weight",
     layers="encoder.blocks",
     norms=("norm0", "norm1"),

@@ -20,7 +20,7 @@ from model_server.models.layers.experts import Experts, ExpertSources, RoutedFee
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.tower import TowerNames, TowerShape, joined
+from model_server.models.media.qwen.tower import PartNames, TowerShape, joined
 from model_server.models.media.qwen.tower_keys import MergerNames, layer_norm, merging, rms_norms
 from model_server.models.media.qwen.vision_encoder import CLIP, HALVES, QwenKind, apart, qwen_vision
 from model_server.models.media.tower_layer import axial_theta
@@ -82,7 +82,7 @@ _DEFAULTS = {
     "spatial_merge_size": 2,
 }
 _USUAL_PYRAMID = [-1] * 25 + [*range(4, 65, 4)] + [64]
-_TOWER_NAMES = TowerNames(
+_TOWER_NAMES = PartNames(
     norms=("norm_1", "norm_2"), first="patch_embed.norm", last="post_trunk_norm"
 )
 _MERGER = MergerNames(norm="ln_q", up="mlp.0", down="mlp.2")

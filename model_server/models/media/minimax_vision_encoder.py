@@ -26,7 +26,7 @@ from model_server.models.media.media_recipe import (
     PreparedMedia,
     VideoRecipe,
 )
-from model_server.models.media.qwen.tower import TowerNames, TowerShape, moving_rotation, separate
+from model_server.models.media.qwen.tower import PartNames, TowerShape, moving_rotation, separate
 from model_server.models.media.qwen.tower_keys import layer_norms, plain_ffw
 from model_server.models.media.qwen.vision_encoder import (
     CLIP,
@@ -83,7 +83,7 @@ _DEFAULTS = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
-_NAMES = TowerNames(
+_NAMES = PartNames(
     kernel="embeddings.patch_embedding",
     layers="encoder.layers",
     norms=("layer_norm1", "layer_norm2"),

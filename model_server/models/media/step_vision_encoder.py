@@ -22,8 +22,8 @@ from model_server.models.layers.layers import Linear, project
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.qwen.tower import (
+    PartNames,
     QwenTower,
-    TowerNames,
     TowerShape,
     centred,
     column_rotation,
@@ -86,7 +86,7 @@ _DEFAULTS = {
     "num_hidden_layers": 47,
     "patch_size": 14,
 }
-_TOWER_NAMES = TowerNames(
+_TOWER_NAMES = PartNames(
     kernel="conv1",
     positions="positional_embedding",
     layers="transformer.resblocks",

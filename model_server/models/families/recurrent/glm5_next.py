@@ -57,7 +57,7 @@ from model_server.models.media.media_recipe import (
     VideoRecipe,
     encoders,
 )
-from model_server.models.media.qwen.tower import TowerNames, TowerShape
+from model_server.models.media.qwen.tower import PartNames, TowerShape
 from model_server.models.media.qwen.tower_keys import (
     ConvolvedMerger,
     rms_norms,
@@ -130,7 +130,7 @@ def _seen_shape(keys: ConfigKeys) -> TowerShape:
         out=keys.whole("out_hidden_size"),
         normed_heads=True,
         patch_bias=True,
-        names=TowerNames(last="post_layernorm"),
+        names=PartNames(last="post_layernorm"),
         norm=rms_norms(keys.number("rms_norm_eps")),
         ffw=_ffw(embed, keys.whole("intermediate_size"), gate),
         merger=lambda shape, name, form: ConvolvedMerger(shape, name, form, inner, gate),

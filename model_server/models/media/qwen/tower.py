@@ -123,7 +123,7 @@ def _attended(q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TowerNames:
+class PartNames:
     """Names that checkpoints give to the parts of a tower, below its own."""
 
     kernel: str = "patch_embed.proj"  # of patches
@@ -165,7 +165,7 @@ class TowerShape:
     whole: tuple[int, ...] = ()  # layers without windows
     deep: tuple[int, ...] = ()  # layers whose results become vectors of their own
     merged_time: bool = False  # frames that see each other become one, their mean
-    names: TowerNames = TowerNames()
+    names: PartNames = PartNames()
     norm: BuildNorm
     ffw: Callable[[int, str, WeightForm], nnx.Module]  # of a layer, from its number and name
     merger: BuildMerger
