@@ -2,7 +2,7 @@
 
 Kimi K2.5 and K2.6 also see, by MoonViT, in which a few frames see each other and become one.
 
-Sources: DeepSeek-AI 2024 (arXiv:2412.19437), Kimi Team 2026 (arXiv:2602.02276); names and config
+Source: DeepSeek-AI 2024 (arXiv:2412.19437), Kimi Team 2026 (arXiv:2602.02276); names and config
 keys are those of Hugging Face's `DeepseekV3ForCausalLM` and `Kimi_K25ForConditionalGeneration`.
 The multi-token-prediction layer after the last may draft.
 """
