@@ -38,9 +38,10 @@ _PARTS = {
     ),
 }
 _PREFIXES = tuple(prefix for prefixes in _PARTS.values() for prefix in prefixes)
-# Prefix in published files -> as transformers 5 writes it.
+# Prefix in some files -> the one that families read.
 _DEEPER = {
     "vision_tower.vision_model.": "vision_tower.",
+    "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
     "vision_encoder.": "vision_tower.",
     "patch_merger.": "multi_modal_projector.patch_merger.",
     "pre_mm_projector_norm.": "multi_modal_projector.norm.",

@@ -64,7 +64,7 @@ _PREFIXES = {
 }
 # model_type -> other spellings of parts of names -> the one that the family reads; without a dot in
 # front: of the beginning. transformers takes all of Hy4's, wherever `hc_pre` stands in a name.
-# Mistral Large 4's are Mistral's own.
+# Mistral Large 4's are Mistral's own; transformers 5.24 writes Kimi K2.5's.
 _SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "deepseek_v4": {
         "layers.": "model.layers.",
@@ -106,6 +106,7 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ".attn_hc.": ".hc_attn_layer.hc_",
         ".ffn_hc.": ".hc_mlp_layer.hc_",
     },
+    "kimi_k25": {"language_model.model.blocks.": "language_model.model.layers."},
     "mistral_large4": {
         "layers.": "model.layers.",
         "lerope.": "model.rotary_emb.",

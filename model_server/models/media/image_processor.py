@@ -98,17 +98,26 @@ class ImageProcessor:
         """Return the pixels of a side of `size`, which has equal ones."""
         return self.side("size", default)
 
-    def side(self, key: str, default: int, name: str | None = None) -> int:
-        """Return the pixels of a size with equal height and width, or with only this name."""
+    def side(
+        self,
+        key: str,
+        default: int,
+        name: str | None = None,
+        names: tuple[str, str] = ("height", "width"),
+    ) -> int:
+        """Return the pixels of a size with equal height and width, or with only this name.
+
+        names: of height and width.
+        """
         size: Any = self._given.get(key, default)
         if isinstance(size, Mapping):
             sides = cast("Mapping[str, Any]", size)
-            equal = set(sides) == {"height", "width"} and sides["height"] == sides["width"]
+            equal = set(sides) == {*names} and len({*sides.values()}) == 1
             named = name if name is not None and set(sides) == {name} else None
-            size = sides["height"] if equal else sides[named] if named else None
+            size = sides[names[0]] if equal else sides[named] if named else None
         if type(size) is not int or not 1 <= size <= _MOST_SIZE:
             other = f"a {name}, or " if name else ""
-            raise self.wrong(key, f"{other}equal height and width from 1 to {_MOST_SIZE}")
+            raise self.wrong(key, f"{other}equal {names[0]} and {names[1]} from 1 to {_MOST_SIZE}")
         return size
 
     def scales(self, mean: float, deviation: float) -> Scales:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
@@ -14,7 +15,7 @@ from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import Branches, Linear
 from model_server.models.layers.rope import Rotary
 from model_server.models.media.tower_attention import attend
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
 _THETA = 10000.0
@@ -49,14 +50,16 @@ class TowerAttention(nnx.Module):
         form: WeightForm,
         *,
         axis: str | None = None,
+        kv_heads: int | None = None,
     ) -> None:
         """axis: of the projections; None: of heads, if they divide evenly over the devices of the
-        model axis; else each computes all.
+        model axis; else each computes all. kv_heads: of keys and values; None: as many.
         """
-        axis = axis or heads_axis(heads, form)
-        self.heads = heads
+        self.heads, kv_heads = heads, kv_heads or heads
+        axis = axis or heads_axis(kv_heads, form)
+        narrow = embed // heads * kv_heads
         self.qkv = Branches(
-            [embed] * 3,
+            [embed, narrow, narrow],
             embed,
             [(axis, "embed")] * 3,
             [sources.q, sources.k, sources.v],
@@ -69,17 +72,25 @@ class TowerAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
         """Maps f32[S * P, D] to the same; seen: [S, ...], as `mixed` takes it."""
-        size, dtype = x.shape[-1] // self.heads, self.out.kernel.get_value().dtype
-        q, k, v = (part.reshape(x.shape[0], self.heads, size) for part in self.branches(x))
+        dtype = self.out.kernel.get_value().dtype
+        q, k, v = self.split(x)
+        shared = self.heads // k.shape[1]
         if rotation is not None:
             q, k = rotation(q), rotation(k)
+        if shared > 1:
+            k, v = jnp.repeat(k, shared, axis=1), jnp.repeat(v, shared, axis=1)
         q, k, v = (
-            part.astype(dtype).reshape(seen.shape[0], -1, self.heads, size) for part in (q, k, v)
+            part.astype(dtype).reshape(seen.shape[0], -1, *part.shape[1:]) for part in (q, k, v)
         )
         return self.out(self.mixed(q, k, v, seen).reshape(x.shape))
 
+    def split(self, x: jax.Array) -> list[jax.Array]:
+        """Return queries, keys and values by heads, each f32[S * P, heads, Q]."""
+        size = x.shape[-1] // self.heads
+        return [part.reshape(x.shape[0], -1, size) for part in self.branches(x)]
+
     def branches(self, x: jax.Array) -> Sequence[jax.Array]:
-        """Return queries, keys and values, each f32[S * P, D]."""
+        """Return queries, keys and values, each f32[S * P, heads * Q]."""
         return self.qkv(x)
 
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
@@ -105,6 +116,30 @@ class TowerLayer(nnx.Module):
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
         x = x + self.attention(self.before_attention(x), seen, rotation)
         return x + self.ffw(self.before_ffw(x))
+
+
+class ScaledTowerLayer(TowerLayer):
+    """A layer that multiplies what its halves add (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(
+        self,
+        before_attention: nnx.Module,
+        attention: TowerAttention,
+        before_ffw: nnx.Module,
+        ffw: nnx.Module,
+        embed: int,
+        scales: Sequence[str],
+    ) -> None:
+        """scales: names of the two tensors f32[embed]."""
+        super().__init__(before_attention, attention, before_ffw, ffw)
+        self.of_attention, self.of_ffw = (
+            weight((embed,), (None,), (name,), dtype=jnp.float32, spread=0.1) for name in scales
+        )
+
+    def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        mixed = self.attention(self.before_attention(x), seen, rotation)
+        x = x + mixed * self.of_attention[...][None]
+        return x + self.ffw(self.before_ffw(x)) * self.of_ffw[...][None]
 
 
 def dense(name: str) -> tuple[tuple[str], tuple[str]]:

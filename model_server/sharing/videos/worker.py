@@ -21,14 +21,15 @@ from PIL import Image
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
+from model_server.sharing.images.forms import ImageFit
 from model_server.sharing.images.worker import RefusedImage, decoded
 from model_server.sharing.videos.process import (
     MAX_FRAME_PIXELS,
     MAX_FRAMES,
+    AnyVideoForm,
     RefusedVideo,
     VideoAnswer,
     VideoAsk,
-    VideoForm,
     rate_of,
 )
 
@@ -52,7 +53,7 @@ def _container_of(data: bytes) -> str:
     raise RefusedVideo(f"is not a {_KINDS}")
 
 
-def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
+def prepared(data: bytes, form: AnyVideoForm) -> VideoAnswer:
     """Return the frames of a video that a model takes. Raises RefusedVideo, MemoryError."""
     if not data:
         raise RefusedVideo(f"is empty: send the bytes of a {_KINDS}")
@@ -69,7 +70,7 @@ def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
         raise RefusedVideo(f"cannot be decoded, because the file is damaged: {exc}") from exc
 
 
-def _of_images(images: Sequence[bytes], form: VideoForm) -> VideoAnswer:
+def _of_images(images: Sequence[bytes], form: AnyVideoForm) -> VideoAnswer:
     """Return the frames that a client sent as images. Raises RefusedVideo, MemoryError."""
     indices, rate = form.all_indices(len(images)), rate_of(None)
     return _made(_decoded(images), indices, len(images), rate, form)
@@ -93,20 +94,21 @@ def _decoded(images: Sequence[bytes]) -> Iterator[Image.Image]:
 
 
 def _made(
-    frames: Iterator[Image.Image], indices: list[int], total: int, rate: float, form: VideoForm
+    frames: Iterator[Image.Image], indices: list[int], total: int, rate: float, form: AnyVideoForm
 ) -> VideoAnswer:
     """Return frames as a model takes them. indices: of each of them, among `total`."""
-    pieces, size = list[bytes](), (0, 0)
+    pieces, fit = list[bytes](), ImageFit((0, 0), (0, 0, 0, 0))
     for image in frames:
         if not pieces:
-            size = form.size(*image.size, len(indices))
-        pieces.append(image.resize(size, Image.Resampling(form.resample)).tobytes())
+            fit = form.fit(*image.size, len(indices))
+        made = image.resize(fit.resized, Image.Resampling(form.resample)).crop(fit.box)
+        pieces.append(made.tobytes())
     if len(pieces) < len(indices):
         raise RefusedVideo(
             f"is damaged or cut off: of its {total} frames, number {indices[len(pieces)] + 1} "
             "cannot be decoded"
         )
-    width, height = size
+    width, height = fit.size
     return VideoAnswer(
         "frames",
         b"".join(pieces),

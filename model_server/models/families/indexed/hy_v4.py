@@ -18,6 +18,7 @@ from flax import nnx
 from jax import lax
 
 from model_server.kernels.chosen import Chosen
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape
 from model_server.kernels.row_sums import logistic, row_softmax, unit
@@ -218,8 +219,10 @@ class StreamsDecoder(ChoosingDecoder):
         super().__init__(**parts)
         self.streams = streams
 
-    def embed(self, tokens: jax.Array, positions: jax.Array, media: Any = None) -> jax.Array:
-        """Returns f32[T, N D]: all streams begin alike. It takes no media."""
+    def embed(
+        self, tokens: jax.Array, positions: jax.Array, media: MediaVectors | None = None
+    ) -> jax.Array:
+        """Returns f32[T, N D]: all streams begin alike."""
         return jnp.tile(super().embed(tokens, positions, media), (1, self.streams))
 
 

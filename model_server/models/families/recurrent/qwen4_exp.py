@@ -207,13 +207,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
     build = _Layers(keys, rope, attends, placed=media is not None)
     stream, ngrams = build.streams.width, bool(build.ngrams)
+    image = keys.whole("image_token_id", _IMAGES.tokens[0], least=0)
 
     def decoder(**parts: Any) -> GatedStreamsDecoder:
         return GatedStreamsDecoder(
             streams=build.streams.streams,
             stream=stream,
             recalls=ngrams,
-            image=keys.whole("image_token_id", _IMAGES.tokens[0], least=0),
+            image=image,
             **parts,
         )
 

@@ -74,6 +74,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"mlp_bias": True}, "mlp_bias"),
         ({"index_block": 3}, "index_block"),
     ],
+    "deepseek_v4": [({"vocab_size": 2**24 + 1}, "vocab_size = 16777217; .* to 16777216")],
     "dots3_note_published": [
         ({"per_layer_config": {"0": {"head_dim": 24}}}, "per_layer_config = .* layers with a win"),
         ({"per_layer_config": {"2": {"heads": 4}}}, "per_layer_config = "),
@@ -271,6 +272,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ),
     ],
     "qwen4_exp": [
+        # Beyond it float32, in which rows tell tokens, does not hold each number.
+        ({"vocab_size": 2**24 + 1}, "vocab_size = 16777217; .* to 16777216"),
+        ({"image_token_id": 2**24 + 1}, "image_token_id = 16777217; .* to 16777216"),
         ({"indexer_budget": None}, "no indexer_budget"),
         ({"indexer_budget": 10}, "indexer_budget = 10, indexer_compress_ratio = 4"),
         ({"indexer_head_dim": 6}, "indexer_head_dim = 6"),

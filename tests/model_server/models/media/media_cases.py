@@ -137,9 +137,14 @@ def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
         return recipe.prepare(image)
     if image.ndim == 4:
         assert recipe.video is not None
-        indices, size = recipe.video.form.indices(len(image), RATE), image.shape[2:0:-1]
-        assert recipe.video.form.size(*size, len(indices)) == size
-        video = DecodedVideo(image[indices], tuple(indices), RATE, len(image))
+        indices = recipe.video.form.indices(len(image), RATE)
+        size = image.shape[2], image.shape[1]
+        fit = recipe.video.form.fit(*size, len(indices))
+        assert fit.resized == size
+        wide, high = fit.size
+        padded = np.zeros((len(indices), high, wide, 3), np.uint8)
+        padded[:, : size[1], : size[0]] = image[indices]
+        video = DecodedVideo(padded, tuple(indices), RATE, len(image))
         return recipe.video.prepare(video)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")

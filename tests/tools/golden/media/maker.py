@@ -19,10 +19,10 @@ import numpy as np
 
 from tests.tools.golden import common
 from tests.tools.golden.common import Shapes, changed
-from tests.tools.golden.media import gemma3, llama4, llava, omni, pixtral, qwen, sounds
+from tests.tools.golden.media import gemma3, llama4, llava, omni, pixtral, qwen, sounds, towers
 from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
 
-_TABLES = (gemma3, llama4, llava, omni, pixtral, qwen, sounds)
+_TABLES = (gemma3, llama4, llava, omni, pixtral, qwen, sounds, towers)
 _ROWS = {case.name: case for table in _TABLES for case in table.CASES}
 CASES = [*_ROWS]
 
