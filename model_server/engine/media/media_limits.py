@@ -26,6 +26,7 @@ class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
     columns: int  # K: numbers of its place
     per_row: int  # pieces that become one vector
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
+    adapter: int = 0  # place of the checkpoint's own, for prompts with such media; 0: it has none
 
     @property
     def largest(self) -> int:

@@ -9,6 +9,7 @@ from model_server.engine.media.media_limits import BatchShape, EncoderLimits, Me
 from model_server.models.media.media_recipe import MediaRecipe, names_of, text_only
 from model_server.models.media.tower_attention import QUERIES
 from model_server.models.recipe import Recipe
+from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest, MemoryPlanError
 from sax.format import human_bytes as human
@@ -26,13 +27,13 @@ def media_limits(recipe: Recipe) -> MediaLimits | None:
     return MediaLimits(
         rows=rows,
         width=max(each.width for each in media),
-        encoders=tuple(map(_encoder_limits, media)),
+        encoders=tuple(_encoder_limits(each, recipe.adapters) for each in media),
         levels=max(each.levels for each in media),
         triples=any(each.triples for each in media),
     )
 
 
-def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
+def _encoder_limits(media: MediaRecipe, room: AdapterRoom | None) -> EncoderLimits:
     return EncoderLimits(
         kind=media.kind,
         pieces=media.pieces,
@@ -40,6 +41,7 @@ def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
         columns=media.columns,
         per_row=media.per_row,
         bidirectional=media.bidirectional,
+        adapter=0 if room is None else room.place_of(media.kind),
     )
 
 

@@ -1,12 +1,15 @@
-"""Log-mel spectrograms as Whisper takes them, in numpy.
+"""Log-mel spectrograms in numpy: frames of 25 ms every 10 ms, and triangular filters.
 
-Frames of 25 ms every 10 ms under a Hann window, mirrored at both ends; triangular filters of equal
-area on Slaney's mel scale; base-10 logarithms, at most 8 below the largest, then (x + 4) / 4.
+Whisper's: a Hann window, mirrored at both ends; filters of equal area on Slaney's mel scale;
+base-10 logarithms, at most 8 below the largest, then (x + 4) / 4. Granite Speech's is that with a
+finer spectrum, and filters of equal height on HTK's scale, as torchaudio makes them. Phi-4's is
+Kaldi's: sharpened frames under a Hamming window, natural logarithms from 0.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -20,19 +23,55 @@ _RANGE = 8.0
 # Slaney's scale: linear up to 1 kHz, which is 15 mels, then 27 mels for each factor of 6.4.
 _KNEE_HZ, _KNEE_MEL = 1000.0, 15.0
 _STEP = np.log(6.4) / 27.0
+_FINE = 512  # samples that a finer spectrum is made of: a frame between zeros
+_SHARPENED, _HIGHEST = 0.97, 7690.0  # of Kaldi's: the sample before that is taken away, and Hz
+FRAME = _WINDOW  # samples
+FINE_LEAST = _FINE // 2 + 1  # samples of the shortest sound that it can mirror
 
 
 def spectrogram(samples: np.ndarray, bins: int) -> np.ndarray:
     """Map samples f32[N] at 16 kHz to f32[N // 160, bins]; N: at least 400."""
-    made = np.empty((len(samples) // HOP, bins), np.float32)
     padded = np.pad(samples.astype(np.float32, copy=False), _WINDOW // 2, mode="reflect")
     frames = sliding_window_view(padded, _WINDOW)[::HOP]
-    filters, window = mel_filters(bins), _hann()
+    return _within_range(_logarithms(frames[: len(samples) // HOP], _hann(), mel_filters(bins)))
+
+
+def htk_spectrogram(samples: np.ndarray, bins: int) -> np.ndarray:
+    """Map samples f32[N] at 16 kHz to f32[N // 160 + 1, bins]; N: at least FINE_LEAST."""
+    padded = np.pad(samples.astype(np.float32, copy=False), _FINE // 2, mode="reflect")
+    frames = sliding_window_view(padded, _FINE)[::HOP]
+    window = np.pad(_hann(), (_FINE - _WINDOW) // 2)
+    return _within_range(_logarithms(frames, window, htk_filters(bins)))
+
+
+def kaldi_spectrogram(samples: np.ndarray, bins: int) -> np.ndarray:
+    """Map samples f32[N] at 16 kHz to f32[(N - 400) // 160 + 1, bins]; N: at least FRAME."""
+    frames = sliding_window_view(samples.astype(np.float32, copy=False), _WINDOW)[::HOP]
+    made, filters = np.empty((len(frames), bins), np.float32), kaldi_filters(bins)
+    window = np.hamming(_WINDOW)
+    for start in range(0, len(made), _PIECE):
+        some = frames[start : start + _PIECE]
+        before = np.concatenate([some[:, :1], some[:, :-1]], axis=1)
+        sharp = (some - np.float32(_SHARPENED) * before) * np.float32(2**15)
+        spectrum = np.fft.rfft(sharp * window, n=_FINE).astype(np.complex64)
+        power = np.square(np.abs(spectrum))
+        made[start : start + _PIECE] = np.log(np.maximum(power @ filters, np.float32(1.0)))
+    return made
+
+
+def _logarithms(frames: np.ndarray, window: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """f32[F, bins] of f32[F, W]"""
+    made = np.empty((len(frames), filters.shape[1]), np.float32)
     for start in range(0, len(made), _PIECE):
         piece = made[start : start + _PIECE]
         spectrum = np.fft.rfft(frames[start : start + len(piece)] * window)
         power = np.square(np.abs(spectrum)).astype(np.float32)
         piece[:] = np.log10(np.maximum(power @ filters, _FLOOR))
+    return made
+
+
+def _within_range(made: np.ndarray) -> np.ndarray:
+    """Write logarithms f32[F, bins] between a floor and their largest over themselves."""
     np.maximum(made, made.max() - _RANGE, out=made)
     made += 4.0
     made /= 4.0
@@ -42,14 +81,38 @@ def spectrogram(samples: np.ndarray, bins: int) -> np.ndarray:
 @cache
 def mel_filters(bins: int) -> np.ndarray:
     """f32[201, bins]"""
-    hertz = np.linspace(0.0, RATE / 2, _WINDOW // 2 + 1)
     edges = _to_hertz(np.linspace(0.0, _to_mel(RATE / 2), bins + 2))
+    filters = _triangles(np.linspace(0.0, RATE / 2, _WINDOW // 2 + 1), edges)
+    return (filters * (2.0 / (edges[2:] - edges[:-2]))).astype(np.float32)
+
+
+@cache
+def htk_filters(bins: int) -> np.ndarray:
+    """f32[257, bins]; HTK's scale is 2595 log10(1 + f / 700)."""
+    mels = np.linspace(0.0, 2595.0 * np.log10(1.0 + RATE / 2 / 700.0), bins + 2)
+    edges = 700.0 * (10.0 ** (mels / 2595.0) - 1.0)
+    return _triangles(np.linspace(0.0, RATE / 2, _FINE // 2 + 1), edges).astype(np.float32)
+
+
+@cache
+def kaldi_filters(bins: int) -> np.ndarray:
+    """f32[257, bins]; triangles on the scale itself, 1127 ln(1 + f / 700), up to 7690 Hz."""
+
+    def mels(hertz: Any) -> Any:
+        return 1127.0 * np.log(1.0 + hertz / 700.0)
+
+    edges = np.linspace(0.0, mels(_HIGHEST), bins + 2)
+    points = mels(RATE / _FINE * np.arange(_FINE // 2 + 1))
+    return _triangles(points, edges).astype(np.float32)
+
+
+def _triangles(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return [points, bins] of filters of height 1, each over three of bins + 2 edges."""
     widths = np.diff(edges)
-    away = edges - hertz[:, None]  # [201, bins + 2]
+    away = edges - points[:, None]  # [points, bins + 2]
     rising = -away[:, :-2] / widths[:-1]
     falling = away[:, 2:] / widths[1:]
-    filters = np.maximum(0.0, np.minimum(rising, falling))
-    return (filters * (2.0 / (edges[2:] - edges[:-2]))).astype(np.float32)
+    return np.maximum(0.0, np.minimum(rising, falling))
 
 
 def _to_mel(hertz: float) -> float:
