@@ -258,7 +258,7 @@ def _gated(sizes: SoundSizes, name: str, form: WeightForm) -> tuple[LayerNorm, G
     return _norm(sizes.embed, f"{name}.layer_norm"), made
 
 
-class SoundEncoder(nnx.Module):
+class SoundChunkEncoder(nnx.Module):
     """A MediaEncoder: frames f32[S, P, bins] of a chunk behind the last of the one before.
 
     Places are i32[S, P, 3]: what the chunk is of, its frames with those, 1 in prompts with images.
@@ -356,7 +356,7 @@ def phi4_sounds(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     _check_features(keys.get(FEATURES) or {}, sizes.bins)
     return MediaRecipe(
         kind="audio",
-        build=lambda form: SoundEncoder(sizes, embed, form),
+        build=lambda form: SoundChunkEncoder(sizes, embed, form),
         form=None,
         prepare=partial(_prepared, sizes.bins, 0),
         beside=partial(_prepared, sizes.bins, 1),
