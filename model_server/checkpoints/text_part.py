@@ -199,7 +199,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if kind in _GRANITE_SPEECH and _ENCODER in config:
         config = {AUDIO if key == _ENCODER else key: value for key, value in config.items()}
     if kind == _PHI4:
-        return {**config, "text_model_type": "phi3"}
+        return dict(config)
     if kind in _FLAT and "text_config" not in config:
         return {**config, "model_type": _TEXT_TYPES[kind]}
     if "text_config" not in config or kind not in _TEXT_TYPES:

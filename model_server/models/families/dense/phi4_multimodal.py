@@ -430,9 +430,10 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         return None
 
     texts = {"phi3": (phi3.configure, _SIZES)}
-    recipe = around("phi4_multimodal", files_apart(config), values, texts, _KEYS, media)
-    given = (config or {}).get(ADAPTERS, {})
-    return with_own_adapters(replace(recipe, media=tuple(seen)), given, _FOLDERS)
+    given = {"text_model_type": "phi3", **files_apart(config)}
+    recipe = around("phi4_multimodal", given, values, texts, _KEYS, media)
+    adapters = given.get(ADAPTERS, {})
+    return with_own_adapters(replace(recipe, media=tuple(seen)), adapters, _FOLDERS)
 
 
 FAMILY = Family(
