@@ -27,6 +27,7 @@ class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
     per_row: int  # pieces that become one vector
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     together: int = 0  # inputs of a batch; 0: as many as take no longer than the largest one alone
+    adapter: int = 0  # place of the checkpoint's own, for prompts with such media; 0: it has none
 
     @property
     def largest(self) -> int:

@@ -1,4 +1,7 @@
-"""The layer of every tower: attention among the pieces of an input, then a feed-forward."""
+"""The layer of every tower: attention among the pieces of an input, then a feed-forward.
+
+And the convolutions of conformers (Gulati et al. 2020, arXiv:2005.08100).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.activations import Activation
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Branches, Linear
+from model_server.models.layers.layers import Branches, Linear, project
 from model_server.models.layers.rope import Rotary
 from model_server.models.media.tower_attention import attend
 from model_server.models.weights.weight import WeightForm, weight
@@ -140,6 +143,53 @@ class ScaledTowerLayer(TowerLayer):
         mixed = self.attention(self.before_attention(x), seen, rotation)
         x = x + mixed * self.of_attention[...][None]
         return x + self.ffw(self.before_ffw(x)) * self.of_ffw[...][None]
+
+
+class PointwiseConvolution(nnx.Module):
+    """A product with each frame, stored as a convolution of width 1."""
+
+    def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
+        shape = (outputs, inputs, 1)
+        self.kernel = weight(
+            shape, (None, "embed", None), (f"{name}.weight",), dtype=form.dtype, spread=0.02
+        )
+        bias = (f"{name}.bias",)
+        self.bias = weight((outputs,), (None,), bias, dtype=jnp.float32, spread=0.0)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[T, in] to f32[T, out]."""
+        return project(x, self.kernel.get_value()[:, :, 0]) + self.bias[...][None]
+
+
+class DepthwiseConvolution(nnx.Module):
+    """Each channel's weighted sum of the frames around each; those outside are zeros."""
+
+    def __init__(self, channels: int, width: int, first: int, name: str, *, biased: bool) -> None:
+        """width: K. first: frames before each that it sees."""
+        shape = (channels, 1, width)
+        self.kernel = weight(
+            shape, (None,) * 3, (f"{name}.weight",), dtype=jnp.float32, spread=0.02
+        )
+        self.biased = biased
+        if biased:
+            bias = (f"{name}.bias",)
+            self.bias = weight((channels,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.first = first
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[S, P, C] to the same."""
+        taps, count = self.kernel[...][:, 0], x.shape[1]
+        padded = jnp.pad(x, ((0, 0), (self.first, taps.shape[1] - 1 - self.first), (0, 0)))
+        made = jnp.zeros_like(x)
+        for at in range(taps.shape[1]):
+            made += padded[:, at : at + count] * taps[None, None, :, at]
+        return made + self.bias[...][None, None] if self.biased else made
+
+
+def before(x: jax.Array, ends: jax.Array) -> jax.Array:
+    """f32[N, T, ...] with zeros from place i32[N] on."""
+    there = jnp.arange(x.shape[1])[None] < ends[:, None]
+    return jnp.where(there.reshape(*there.shape, *(1,) * (x.ndim - 2)), x, 0.0)
 
 
 def dense(name: str) -> tuple[tuple[str], tuple[str]]:

@@ -197,6 +197,43 @@ class CanvasForm(msgspec.Struct, frozen=True, array_like=True, tag="canvas"):
         return math.ceil(side / self.factor) * self.factor
 
 
+class CropsForm(msgspec.Struct, frozen=True, array_like=True, tag="crops"):
+    """An image fills one side of a grid of square crops; the rest of the grid is not made.
+
+    The grid and the rounding are those of transformers' Phi4MultimodalImageProcessor.
+    """
+
+    crop: int  # pixels of a side
+    most: int  # crops of a grid
+    resample: int = BILINEAR
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        wide, high = math.ceil(width / self.crop), math.ceil(height / self.crop)
+        if wide * high > self.most:
+            wide, high = self._nearest(width, height)
+        by_width, by_height = wide * self.crop / width, high * self.crop / height
+        if by_width < by_height:
+            size = wide * self.crop, max(1, int(height * by_width))
+        else:
+            size = max(1, int(width * by_height)), high * self.crop
+        return ImageFit(size, (0, 0, *size))
+
+    def _nearest(self, width: int, height: int) -> tuple[int, int]:
+        """Return the grid whose sides are as those of the image; of equal ones by its size."""
+        best, least = (1, 1), math.inf
+        for grid in sorted(grids(self.most), key=math.prod):
+            away = abs(width / height - grid[0] / grid[1])
+            area = 0.5 * self.crop**2 * math.prod(grid)
+            if away < least or (away == least and width * height > area):
+                best, least = grid, away
+        return best
+
+
 class TilesForm(msgspec.Struct, frozen=True, array_like=True, tag="tiles"):
     """An image fills most of a grid of square tiles; below more than one it is there once more.
 
@@ -340,5 +377,12 @@ def _single(number: float) -> float:
 
 
 ImageForm = (
-    SquareForm | MultiplesForm | LongestForm | PaddedForm | CanvasForm | TilesForm | WindowsForm
+    SquareForm
+    | MultiplesForm
+    | LongestForm
+    | PaddedForm
+    | CanvasForm
+    | CropsForm
+    | TilesForm
+    | WindowsForm
 )
