@@ -188,7 +188,7 @@ def _type_of(name: str) -> str | None:
 
 def _is_taken(config: Mapping[str, Any]) -> bool:
     try:
-        make_recipe("auto", config, family_cases.F32)
+        make_recipe("auto", config, family_cases.F32).blueprint()
     except CheckpointError:
         return False
     return True
