@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.checkpoints.text_part import text_config
 from model_server.kernels import xla
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError
@@ -188,7 +189,7 @@ def _type_of(name: str) -> str | None:
 
 def _is_taken(config: Mapping[str, Any]) -> bool:
     try:
-        make_recipe("auto", config, family_cases.F32).blueprint()
+        make_recipe("auto", text_config(config), family_cases.F32).blueprint()
     except CheckpointError:
         return False
     return True
