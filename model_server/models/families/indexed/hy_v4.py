@@ -290,7 +290,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             keys,
             names=RoutedNames(together=True),
             gate=bounded_gate(keys),
-            shared_gate=activation_of("silu"),
+            shared_gate=activation_of(keys.get("hidden_act", "silu")),
         ),
         attentions=[
             partial(IndexedLatentAttention, indexer, chooses=own, **_PARTS) for own in chooses
