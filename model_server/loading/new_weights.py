@@ -113,7 +113,7 @@ class HostWeights:
             wanted = _given(wanted, set(own.names()))
         declared = [each.declared for each in wanted]
         self._check_room(declared)
-        arrays = iter(read_weights(declared, own, _quiet, plan.layout))
+        arrays = iter(read_weights(declared, own, _quiet, plan.layout, in_turn=True))
         places = [each.first + at for each in wanted for at in range(len(each.declared.leaves))]
         return {place: as_bytes(array) for place, array in zip(places, arrays, strict=True)}
 
