@@ -169,11 +169,11 @@ def _starting(
 
 
 def _starts(weight: Declaration, checkpoint: Checkpoint) -> list[int]:
-    """Return the rows at which the tensors begin that a weight is joined from, if tiles do, too.
+    """Return the rows at which the arrays begin that a weight is joined from, if tiles do, too.
 
-    The part of one tensor is read in place where it lies in memory already.
+    The part of one array is read in place. What a file holds is read faster in large pieces.
     """
-    if len(weight.shape) != 2 or weight.low_rank is not None:
+    if checkpoint.format != ARRAYS or len(weight.shape) != 2 or weight.low_rank is not None:
         return [0]
     pieces = weight.source.pieces(checkpoint, whole(weight.shape))
     rows = sorted({0, *(each.place[0].start for each in pieces)})
@@ -203,19 +203,16 @@ def read_weights(
     over = layout or own_device()
     memory, bands = WeightMemory(), BandMemory()
 
-    def tiles(weight: Declaration) -> list[np.ndarray]:
-        reader = functools.partial(_reader, weight, checkpoint, bands.empty)
-        return in_tiles(weight, reader, memory.empty, _starts(weight, checkpoint))
-
     def on_host(weight: Declaration) -> list[np.ndarray]:
         if weight.is_tiled:
-            return tiles(weight)
+            reader = functools.partial(_reader, weight, checkpoint, bands.empty)
+            return in_tiles(weight, reader, memory.empty, _starts(weight, checkpoint))
         read = _reader(weight, checkpoint)
         return [aligned(read(leaf, whole(leaf.shape)), leaf.dtype) for leaf in weight.leaves]
 
     def on_devices(weight: Declaration) -> list[jax.Array]:
         if weight.is_tiled:
-            return placed(weight, over, tiles(weight))
+            return placed(weight, over, on_host(weight))
         read = _reader(weight, checkpoint)
         made = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(made)  # so that the host copy is freed
@@ -223,7 +220,8 @@ def read_weights(
     order = _file_order(declared, checkpoint)
     ordered, phase = [declared[index] for index in order], "reading weights"
     together = None if in_turn else _few_and_small(declared, checkpoint)
-    if uses_host_memory(over.mesh):
+    bits = min((leaf.bits for weight in declared for leaf in weight.leaves), default=8)
+    if uses_host_memory(over.mesh) and bits >= 8:  # less is copied as it is packed
         made = _placed_together(ordered, fill(ordered, on_host, phase, report, together), over)
     else:
         made = fill(ordered, on_devices, phase, report, together)
