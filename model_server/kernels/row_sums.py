@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from model_server.kernels.cpu import native
-from model_server.kernels.cpu.rows import curve
+from model_server.kernels.cpu.rows import curve, mix
 
 _PORTABLE: ContextVar[bool] = ContextVar("portable", default=False)
 
@@ -79,17 +80,54 @@ def fading(log_decay: jax.Array) -> jax.Array:
     return lax.optimization_barrier(-jnp.exp(log_decay))
 
 
+@jax.custom_jvp
+def mixed_streams(
+    x: jax.Array,  # f32[T, N, D]
+    weights: jax.Array | None,  # f32[T, N, M]; None: M is N, and streams are as they are
+    adding: jax.Array | None = None,  # f32[T, M]
+    made: jax.Array | None = None,  # f32[T, D]; None: nothing is added
+) -> jax.Array:
+    """Return f32[T, M, D]: streams weighted and added up, and `made` added to each result."""
+    on_cpu = mix if _is_native(x, on_weights=True) else _mixed
+    return lax.platform_dependent(x, weights, adding, made, cpu=on_cpu, default=_mixed)
+
+
+def _mixed(
+    x: jax.Array, weights: jax.Array | None, adding: jax.Array | None, made: jax.Array | None
+) -> jax.Array:
+    if weights is not None:
+        # On TPUs and GPUs what is added was rounded before; XLA:CPU drops the barrier.
+        rounded = lax.optimization_barrier(weights[..., None] * x[:, :, None])
+        x = reduce(jnp.add, (rounded[:, stream] for stream in range(x.shape[1])))
+    if adding is None or made is None:
+        return x
+    return x + adding[..., None] * made[:, None]
+
+
+@mixed_streams.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    _, change = jax.jvp(_mixed, primals, tangents)
+    return mixed_streams(*primals), change
+
+
+def _is_native(x: jax.Array, *, on_weights: bool) -> bool:
+    """True if the native kernels compute rows.
+
+    on_weights: also where a weight has had a part in x, so that it has a mesh of one device.
+    """
+    # XLA would gather what is divided among devices before it calls a kernel.
+    mesh = jax.typeof(x).sharding.mesh
+    alone = mesh.empty or (mesh.size == 1 and on_weights)
+    return alone and native.available() and x.dtype == jnp.float32 and not _PORTABLE.get()
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2))
 def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     plain = partial(_BY_XLA[name], epsilon=epsilon)
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
-    # XLA would gather what is divided among devices before it calls a kernel.
-    mesh = jax.typeof(x).sharding.mesh  # of one device, where a weight has had a part in x
     # Norms behind a weight stay with XLA there: around the native ones it fused a product with a
     # sum in the program of one step, and not in that of several.
-    whole = mesh.empty or (mesh.size == 1 and name in _EXPONENTIALS)
-    alone = whole and not _PORTABLE.get()
-    if native.available() and x.dtype == jnp.float32 and alone:
+    if _is_native(x, on_weights=name in _EXPONENTIALS):
         on_cpu = partial(curve, name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
 

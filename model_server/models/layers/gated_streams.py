@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.row_sums import logistic, silu, unit
+from model_server.kernels.row_sums import logistic, mixed_streams, silu, unit
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import Linear, sum_in_order
 from model_server.models.weights.weight import WeightForm, weight
@@ -97,7 +97,8 @@ class StreamMixer(nnx.Module):
 
 def added(x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
     """Return the streams f32[T, N D] with f32[T, D] added by weights f32[T, N]."""
-    return x + (weights[..., None] * made[:, None]).reshape(x.shape)
+    streams = x.reshape(len(x), weights.shape[1], -1)
+    return mixed_streams(streams, None, weights, made).reshape(x.shape)
 
 
 class StreamsFfw(nnx.Module):

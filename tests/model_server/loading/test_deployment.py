@@ -145,7 +145,7 @@ def test_a_step_calls_the_native_kernels_and_leaves_xla_no_norm_gate_or_rotation
     of = make_recipe("llama", config, {"DTYPE": '"bfloat16"'})
     one = deploy(of, None, own_device().placed(), replace(CONFIG, page_size=16), FREE)
     text = one.program.lower(one.buckets[0]).as_text()
-    assert {"plain", "attend_to_pages", "rms_norm", "gated", "heads"} <= set(
+    assert {"plain", "attend_over_pages", "rms_norm", "gated", "heads"} <= set(
         re.findall(r"@sax_cpu_(\w+)", text)
     )
     assert "rsqrt" not in text

@@ -123,6 +123,31 @@ ffi::Error heads(Numbers joined, Numbers query_scale, Numbers key_scale, Numbers
   return ffi::Error::Success();
 }
 
+// x f32[T, N, D]; weights f32[T, N, M], or of no size: M = N, and streams are as they are; adding
+// f32[T, M] and made f32[T, D], or of no size -> f32[T, M, D]
+ffi::Error mix(Numbers x, Numbers weights, Numbers adding, Numbers made,
+               ffi::ResultBuffer<ffi::F32> out) {
+  if (rank(x) != 3 || rank(*out) != 3) return wrong("streams: ranks");
+  size_t rows = dim(x, 0);
+  Streams of{dim(x, 1), dim(*out, 1), dim(x, 2)};
+  bool mixed = !absent(weights), added = !absent(made);
+  if (dim(*out, 0) != rows || dim(*out, 2) != of.size || (!mixed && of.outs != of.streams) ||
+      (mixed && weights.element_count() != rows * of.streams * of.outs) ||
+      (added && (made.element_count() != rows * of.size || adding.element_count() != rows * of.outs))) {
+    return wrong("streams: the shapes do not fit");
+  }
+  over_rows(rows, of.outs * of.size * of.streams, [&](size_t first, size_t last) {
+    for (size_t row = first; row < last; ++row) {
+      chosen().mix(of, x.typed_data() + row * of.streams * of.size,
+                   mixed ? weights.typed_data() + row * of.streams * of.outs : nullptr,
+                   adding.typed_data() + (added ? row * of.outs : 0),
+                   added ? made.typed_data() + row * of.size : nullptr,
+                   out->typed_data() + row * of.outs * of.size);
+    }
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace sax
 
@@ -145,6 +170,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_gated, sax::gated,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<int32_t>("gate"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_mix, sax::mix,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_heads, sax::heads,
                               ffi::Ffi::Bind()

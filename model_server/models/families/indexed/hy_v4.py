@@ -20,7 +20,7 @@ from jax import lax
 from model_server.kernels.chosen import Chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape
-from model_server.kernels.row_sums import logistic, row_softmax, unit
+from model_server.kernels.row_sums import logistic, mixed_streams, row_softmax
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.experts.mlp_layers import listed_sparse
@@ -43,7 +43,14 @@ from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, ro
 from model_server.models.known_keys import KnownKeys, all_in, ignored
 from model_server.models.layers.activations import BoundedGate, activation_of
 from model_server.models.layers.gated_streams import added
-from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely, sum_in_order
+from model_server.models.layers.layers import (
+    LiveRows,
+    Names,
+    live_of,
+    project_finely,
+    sum_in_order,
+    unit_rows,
+)
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.recipe import Family, Recipe
@@ -89,14 +96,15 @@ class StreamWeights(nnx.Module):
 
     def made(self, x: jax.Array) -> jax.Array:
         """Maps the streams f32[T, N D] to f32[T, parts N]."""
-        made = project_finely(unit(x, self.epsilon), self.kernel[...], live_of(self))
+        live = live_of(self)
+        made = project_finely(unit_rows(x, self.epsilon, live), self.kernel[...], live)
         factors = jnp.repeat(self.factors[...], np.asarray(self.spans))
         return made * factors[None] + self.offsets[...][None]
 
     def mixed(self, x: jax.Array, weights: jax.Array) -> jax.Array:
         """Return f32[T, D], the streams f32[T, N D] weighted by f32[T, N] and added up."""
         shares = (weights + self.least)[..., None]
-        return sum_in_order(x.reshape(len(x), self.streams, -1) * shares, axis=1)
+        return mixed_streams(x.reshape(len(x), self.streams, -1), shares)[:, 0]
 
 
 class HyperConnection(StreamWeights):
@@ -154,8 +162,7 @@ class MixingConnection(StreamWeights):
         """Return the streams f32[T, N D], mixed, with f32[T, D] added."""
         adding, mixing = weights
         streams = x.reshape(len(x), self.streams, -1)
-        mixed = jnp.einsum("tnm,tnd->tmd", mixing, streams, precision=lax.Precision.HIGHEST)
-        return (mixed + adding[..., None] * made[:, None]).reshape(x.shape)
+        return mixed_streams(streams, mixing, adding, made).reshape(x.shape)
 
 
 class StreamsNorm(nnx.Module):
