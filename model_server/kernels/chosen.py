@@ -26,7 +26,7 @@ from jax import lax
 from model_server.kernels.cpu.served import reading_of
 from model_server.kernels.paged import KernelRefusal, PagedBatch, PageReading, SeenPages
 from model_server.kernels.pages import LayerPages, key_major_shapes, write
-from model_server.kernels.row_sums import row_softmax, row_sum
+from model_server.kernels.row_sums import weighted_sum
 from model_server.kernels.whole import WholeInputs
 from model_server.kernels.xla import READING
 
@@ -279,9 +279,3 @@ def highest(scores: jax.Array, most: int) -> jax.Array:
     return jnp.put_along_axis(
         jnp.zeros(scores.shape, bool), places, jnp.bool_(True), axis=-1, inplace=False
     )
-
-
-def weighted_sum(scores: jax.Array, values: jax.Array, axis: int) -> jax.Array:
-    """Return the sum of values along an axis, each number weighted by a softmax of its scores."""
-    scores, values = (jnp.moveaxis(each, axis, -1) for each in (scores, values))
-    return row_sum(row_softmax(scores) * values)[..., 0]

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from model_server.kernels.cpu import native
-from model_server.kernels.cpu.rows import curve, mix
+from model_server.kernels.cpu.rows import balance, curve, mix
 
 _PORTABLE: ContextVar[bool] = ContextVar("portable", default=False)
 
@@ -48,6 +48,12 @@ def row_mean(x: jax.Array) -> jax.Array:
 def row_softmax(x: jax.Array) -> jax.Array:
     """Return f32[..., D], the softmax of each row; -inf gets nothing."""
     return _computed("softmax", x, 0.0)
+
+
+def weighted_sum(scores: jax.Array, values: jax.Array, axis: int) -> jax.Array:
+    """Return the sum of values along an axis, each number weighted by a softmax of its scores."""
+    scores, values = (jnp.moveaxis(each, axis, -1) for each in (scores, values))
+    return _computed("total", row_softmax(scores) * values, 0.0)[..., 0]
 
 
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
@@ -110,6 +116,34 @@ def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     return mixed_streams(*primals), change
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def balanced(x: jax.Array, least: float, rounds: int) -> jax.Array:
+    """Return matrices f32[T, N, N] of positive numbers with rows and columns that add up to one.
+
+    By the algorithm of Sinkhorn and Knopp, in so many rounds. least: added to sums.
+    """
+    plain = partial(_balanced, least=least, rounds=rounds)
+    native = partial(balance, least=least, rounds=rounds)
+    on_cpu = native if _is_native(x, on_weights=True) else plain
+    return lax.platform_dependent(x, cpu=on_cpu, default=plain)
+
+
+def _balanced(x: jax.Array, least: float, rounds: int) -> jax.Array:
+    def divided(found: jax.Array, axis: int) -> jax.Array:
+        return found / (found.sum(axis, keepdims=True) + least)
+
+    def one_round(_: int, found: jax.Array) -> jax.Array:
+        return divided(divided(found, 2), 1)
+
+    return lax.fori_loop(1, rounds, one_round, divided(x, 1))
+
+
+@balanced.defjvp
+def _(least: float, rounds: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    _, change = jax.jvp(partial(_balanced, least=least, rounds=rounds), primals, tangents)
+    return balanced(*primals, least, rounds), change
+
+
 def _is_native(x: jax.Array, *, on_weights: bool) -> bool:
     """True if the native kernels compute rows.
 
@@ -127,8 +161,8 @@ def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
     # Norms behind a weight stay with XLA there: around the native ones it fused a product with a
     # sum in the program of one step, and not in that of several.
-    if _is_native(x, on_weights=name in _EXPONENTIALS):
-        on_cpu = partial(curve, name, epsilon=epsilon)
+    if _is_native(x, on_weights=name in _BEHIND_WEIGHTS):
+        on_cpu = partial(curve, "sum" if name == "total" else name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
 
 
@@ -172,9 +206,10 @@ def _softplus(x: jax.Array, epsilon: float) -> jax.Array:
     return jax.nn.softplus(x)
 
 
-_EXPONENTIALS = ("softmax", "logistic", "softplus")
+_BEHIND_WEIGHTS = ("softmax", "logistic", "softplus", "total")
 _BY_XLA: Mapping[str, Callable[..., jax.Array]] = {
     "sum": _sum,
+    "total": _sum,
     "softmax": _softmax,
     "logistic": _logistic,
     "softplus": _softplus,

@@ -27,7 +27,7 @@ _TARGETS = tuple(
         # A kernel whose arguments changed has another name, so that an older library is refused.
         *("in_bytes", "experts_in_bytes", "experts_in_bytes_gated"),
         *("unwritten", "overwrite", "write", "attend_over_pages", "score_tokens"),
-        *("rms_norm", "gated", "heads", "mix", "curve"),
+        *("rms_norm", "gated", "heads", "mix", "balance", "curve"),
         *("dense", "remember", "convolve"),
         "choose_tokens",
     )

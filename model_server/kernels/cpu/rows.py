@@ -99,6 +99,12 @@ def mix(
     return call(x, *given)
 
 
+def balance(x: jax.Array, *, least: float, rounds: int) -> jax.Array:
+    """Return f32[T, N, N], as `row_sums.balanced`."""
+    call = jax.ffi.ffi_call("sax_cpu_balance", _made(*x.shape))
+    return call(x, least=np.float32(least), rounds=np.int32(rounds))
+
+
 def curve(name: str, x: jax.Array, epsilon: float = 0.0) -> jax.Array:
     """Return the sum f32[..., 1] of each row of f32[..., D], or its softmax, or another function.
 

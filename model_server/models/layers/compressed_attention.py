@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from model_server.kernels.chosen import Choosing, weighted_sum
+from model_server.kernels.chosen import Choosing
 from model_server.kernels.compressed import Compression, EntryParts, compressed
 from model_server.kernels.cpu.tiles import dense_product
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape, LayerPages
+from model_server.kernels.row_sums import weighted_sum
 from model_server.models.layers.layers import (
     EVERY_ROW,
     Linear,

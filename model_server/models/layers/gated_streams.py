@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.row_sums import logistic, mixed_streams, silu, unit
+from model_server.kernels.row_sums import logistic, mixed_streams, silu
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Linear, sum_in_order
+from model_server.models.layers.layers import EVERY_ROW, Linear, LiveRows, sum_in_order, unit_rows
 from model_server.models.weights.weight import WeightForm, weight
 
 
@@ -39,11 +39,14 @@ class StreamNorms(nnx.Module):
         self.streams, self.epsilon = streams, epsilon
         source = (f"{name}.weight",)
         self.scale = weight((streams * embed,), (None,), source, dtype=jnp.float32, spread=0.0)
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps f32[T, N D] to f32[T, N, D]."""
         scale = self.scale[...].reshape(1, self.streams, -1) + 1.0
-        return unit(x.reshape(-1, *scale.shape[1:]), self.epsilon) * scale
+        live = None if self.live is None else EVERY_ROW
+        normed = unit_rows(x.reshape(-1, scale.shape[2]), self.epsilon, live)
+        return normed.reshape(-1, *scale.shape[1:]) * scale
 
 
 @dataclass(frozen=True, slots=True)

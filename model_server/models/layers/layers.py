@@ -235,8 +235,10 @@ class RmsNorm(nnx.Module):
         return x, self(x)
 
     def of_all(self, x: jax.Array) -> jax.Array:
-        """As a call, of f32[M, D] whose rows are no tokens, so that none of them is padding."""
-        return self(x) if self.live is None else self._native(x, None, EVERY_ROW)[1]
+        """As a call, of f32[..., D] whose rows are no tokens, so that none of them is padding."""
+        if self.live is None:
+            return self(x)
+        return self._native(x.reshape(-1, x.shape[-1]), None, EVERY_ROW)[1].reshape(x.shape)
 
     def _native(
         self, x: jax.Array, added: jax.Array | None, live: Any

@@ -148,6 +148,36 @@ ffi::Error mix(Numbers x, Numbers weights, Numbers adding, Numbers made,
   return ffi::Error::Success();
 }
 
+// Divides each column, or each row, of a matrix [n][n] by its sum.
+void divide_by_sums(float* matrix, size_t n, size_t step, size_t next, float least) {
+  for (size_t line = 0; line < n; ++line, matrix += next) {
+    float total = 0.0f;
+    for (size_t i = 0; i < n; ++i) total += matrix[i * step];
+    for (size_t i = 0; i < n; ++i) matrix[i * step] /= total + least;
+  }
+}
+
+// x f32[T, N, N] -> the same shape: each matrix divided by the sums of its columns, then rounds - 1
+// times by those of its rows and of its columns (Sinkhorn and Knopp); least: added to sums.
+ffi::Error balance(Numbers x, ffi::ResultBuffer<ffi::F32> out, float least, int32_t rounds) {
+  if (rank(x) != 3 || dim(x, 1) != dim(x, 2) || out->element_count() != x.element_count()) {
+    return wrong("balance: the shapes do not fit");
+  }
+  size_t n = dim(x, 1), each = n * n;
+  over_rows(dim(x, 0), each * static_cast<size_t>(std::max(rounds, 1)), [&](size_t first, size_t last) {
+    for (size_t row = first; row < last; ++row) {
+      float* to = out->typed_data() + row * each;
+      memcpy(to, x.typed_data() + row * each, each * sizeof(float));
+      divide_by_sums(to, n, n, 1, least);
+      for (int32_t round = 1; round < rounds; ++round) {
+        divide_by_sums(to, n, 1, n, least);
+        divide_by_sums(to, n, n, 1, least);
+      }
+    }
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace sax
 
@@ -178,6 +208,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_mix, sax::mix,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_balance, sax::balance,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<float>("least")
+                                  .Attr<int32_t>("rounds"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_heads, sax::heads,
                               ffi::Ffi::Bind()

@@ -15,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import lax
 
 from model_server.kernels.chosen import Chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape
-from model_server.kernels.row_sums import logistic, mixed_streams, row_softmax
+from model_server.kernels.row_sums import balanced, logistic, mixed_streams, row_softmax
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.experts.mlp_layers import listed_sparse
@@ -48,7 +47,6 @@ from model_server.models.layers.layers import (
     Names,
     live_of,
     project_finely,
-    sum_in_order,
     unit_rows,
 )
 from model_server.models.layers.pre_norm import PreNormLayer
@@ -141,20 +139,8 @@ class MixingConnection(StreamWeights):
         """Return f32[T, D], and the weights f32[T, N] of what is added and f32[T, N, N]."""
         parts = self.made(x).reshape(len(x), -1, self.streams)
         reading, adding = (logistic(parts[:, at]) for at in (0, 1))
-        return self.mixed(x, reading), (2.0 * adding, self._balanced(parts[:, 2:]))
-
-    def _balanced(self, rows: jax.Array) -> jax.Array:
-        """Map f32[T, N, N], from each stream to each, to weights whose rows and columns add up."""
-
-        def divided(found: jax.Array, axis: int) -> jax.Array:
-            total = jnp.expand_dims(sum_in_order(found, axis), axis)
-            return found / (total + self.least)
-
-        def one_round(_: int, found: jax.Array) -> jax.Array:
-            return divided(divided(found, 2), 1)
-
-        found = divided(row_softmax(rows) + self.least, 1)
-        return lax.fori_loop(1, self.rounds, one_round, found)
+        rows = row_softmax(parts[:, 2:]) + self.least  # from each stream to each
+        return self.mixed(x, reading), (2.0 * adding, balanced(rows, self.least, self.rounds))
 
     def added(
         self, x: jax.Array, made: jax.Array, weights: tuple[jax.Array, jax.Array]
