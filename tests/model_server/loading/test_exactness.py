@@ -22,10 +22,12 @@ from msgspec.structs import replace
 
 from model_server.config import ModelServerConfig
 from model_server.engine.drafting.drafting import Drafting, DraftTokens
+from model_server.engine.engine import SequenceUpdate
 from model_server.engine.limits import EngineLimits
+from model_server.engine.parts.beams import sampling_of
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Runner
-from model_server.engine.types import Sampling
+from model_server.engine.types import BeamSettings, Hypothesis, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
@@ -273,6 +275,44 @@ def test_a_row_gets_the_same_bits_beside_rows_with_adapters(tmp_path: Path, dtyp
         plain = recorder.answers([replace(each, adapter=0, salt="") for each in wanted])
     assert not unlike(alone, crowded)
     assert len(unlike(alone, plain)) > REQUESTS / 2, "the adapters change next to nothing"
+
+
+class FoundAnswers(Recorder):
+    """Also keeps what beam searches found, in the order in which the requests were made."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._answers: dict[int, tuple[Hypothesis, ...]] = {}
+        super().__init__(runner)
+
+    def _deliver(self, updates: list[SequenceUpdate]) -> None:
+        self._answers |= {each.sequence: each.hypotheses for each in updates if each.hypotheses}
+        super()._deliver(updates)
+
+    def found(self, wanted: list[EngineRequest], at_once: int) -> list[tuple[Hypothesis, ...]]:
+        self._answers.clear()
+        self.answers(wanted, at_once)
+        return [self._answers[id] for id in sorted(self._answers)]
+
+
+@pytest.mark.extended
+def test_a_beam_search_finds_the_same_answers_with_the_same_bits_in_any_company(
+    tmp_path: Path,
+) -> None:
+    beams, ends = BeamSettings(2, 0.6), frozenset(range(3, VOCAB, 5))
+    wanted = [
+        replace(each, beams=beams, stop_ids=ends, sampling=sampling_of(beams, ends), max_tokens=9)
+        for each in requests()
+        if len(each.prompt) + 9 < CONTEXT
+    ]
+    mixed = [one for pair in zip(wanted, requests(), strict=False) for one in pair]
+    with (
+        loaded_case(TINY, "int8", tmp_path) as loaded,
+        closing(FoundAnswers(loaded.runner)) as recorder,
+    ):
+        alone = recorder.found(wanted, 1)
+        assert len(alone) == len(wanted)
+        assert recorder.found(wanted, 1) == alone, "from the cache"
+        assert recorder.found(mixed, REQUESTS) == alone, "in a crowd"
 
 
 def has_text_alone(name: str) -> bool:
