@@ -40,6 +40,11 @@ def row_sum(x: jax.Array) -> jax.Array:
     return _computed("sum", x, 0.0)
 
 
+def row_total(x: jax.Array) -> jax.Array:
+    """As `row_sum`, by the native kernels also where a weight had a part in x."""
+    return _computed("total", x, 0.0)
+
+
 def row_mean(x: jax.Array) -> jax.Array:
     """Return f32[..., 1], the mean of each row of f32[..., D]."""
     return row_sum(x) / x.shape[-1]
@@ -53,7 +58,7 @@ def row_softmax(x: jax.Array) -> jax.Array:
 def weighted_sum(scores: jax.Array, values: jax.Array, axis: int) -> jax.Array:
     """Return the sum of values along an axis, each number weighted by a softmax of its scores."""
     scores, values = (jnp.moveaxis(each, axis, -1) for each in (scores, values))
-    return _computed("total", row_softmax(scores) * values, 0.0)[..., 0]
+    return row_total(row_softmax(scores) * values)[..., 0]
 
 
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
