@@ -42,13 +42,7 @@ from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, ro
 from model_server.models.known_keys import KnownKeys, all_in, ignored
 from model_server.models.layers.activations import BoundedGate, activation_of
 from model_server.models.layers.gated_streams import added
-from model_server.models.layers.layers import (
-    LiveRows,
-    Names,
-    live_of,
-    project_finely,
-    unit_rows,
-)
+from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely, unit_rows
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.recipe import Family, Recipe
