@@ -407,7 +407,7 @@ def _left_to_xla(deployment: Deployment) -> Iterator[str]:
         yield f"{kinds} weights"
     attending = [each for each in deployment.pool_shapes if isinstance(each, LayerPages)]
     if not all(map(supports, attending)):
-        yield (f"attention (native: heads of at most {MOST_DIM} numbers)")
+        yield f"attention (native: heads of at most {MOST_DIM} numbers)"
 
 
 def _is_matrix(weight: Declaration) -> bool:

@@ -232,7 +232,7 @@ def _attended_over(
         jnp.zeros((0,), jnp.float32) if scores.sinks is None else scores.sinks,
         decode_chosen,
         block_chosen,
-        *(before or _Found(_NONE, _NONE)),
+        *(before or (_NONE, _NONE)),
         scale=np.float32(scores.scale),
         softcap=np.float32(scores.softcap or 0.0),
         window=np.int32(scores.window or 0),

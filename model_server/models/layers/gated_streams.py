@@ -15,7 +15,7 @@ from flax import nnx
 
 from model_server.kernels.row_sums import logistic, mixed_streams, silu
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import EVERY_ROW, Linear, LiveRows, sum_in_order, unit_rows
+from model_server.models.layers.layers import EVERY_ROW, Linear, LiveRows, unit_rows
 from model_server.models.weights.weight import WeightForm, weight
 
 
@@ -95,7 +95,8 @@ class StreamMixer(nnx.Module):
 
     def _mixed(self, normed: jax.Array, flat: jax.Array) -> jax.Array:
         gates = logistic(self.gates(flat)).reshape(normed.shape)
-        return sum_in_order(gates * normed, axis=1) / self.streams
+        alike = jnp.ones((len(flat), self.streams, 1), jnp.float32)
+        return mixed_streams(gates * normed, alike)[:, 0] / self.streams
 
 
 def added(x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
