@@ -176,7 +176,7 @@ def _attended_by_xla(
     return jnp.concatenate([each.reshape(-1, q.shape[1], each.shape[-1]) for each in parts])
 
 
-class _Rows(NamedTuple):
+class _TableRows(NamedTuple):
     """Decode rows, then blocks of prompts, as in `PagedBatch`; with the tokens they attend to."""
 
     decode_tables: jax.Array
@@ -187,35 +187,37 @@ class _Rows(NamedTuple):
     block_chosen: Any = _NO_FLAGS  # bool[N, J, C, S]
 
 
-class _Found(NamedTuple):
+class _SoftmaxSums(NamedTuple):
     sums: jax.Array  # f32[T, H, W]: divided, unless there is more to attend to
     states: jax.Array  # f32[T, H, 2]: highest score and total of each softmax; or of no size
 
 
 def _attended(batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores) -> jax.Array:
-    rows = _Rows(batch.decode_tables, batch.decode_limits, batch.block_tables, batch.block_limits)
+    rows = _TableRows(
+        batch.decode_tables, batch.decode_limits, batch.block_tables, batch.block_limits
+    )
     return _attended_over(layer, q, scores, rows).sums
 
 
-def _rows(seen: SeenPages) -> _Rows:
+def _rows(seen: SeenPages) -> _TableRows:
     """Single queries are decodes: threads share out the keys of each."""
     _, tables, limits, _, chosen = seen
     flags = _NO_FLAGS if chosen is None else chosen if chosen.ndim == 4 else chosen[:, None]
     none, (_, columns) = jnp.zeros((0, 0), jnp.int32), tables.shape
     if limits.shape[1] == 1:
-        return _Rows(tables, limits, none, none, decode_chosen=flags)
+        return _TableRows(tables, limits, none, none, decode_chosen=flags)
     nobody = jnp.zeros((0, columns), jnp.int32)
-    return _Rows(nobody, none, tables, limits, block_chosen=flags)
+    return _TableRows(nobody, none, tables, limits, block_chosen=flags)
 
 
 def _attended_over(
     layer: LayerPages,
     q: jax.Array,  # f32[T, H, Q]
     scores: Scores,
-    rows: _Rows,
-    before: _Found | None = None,  # of other pages
+    rows: _TableRows,
+    before: _SoftmaxSums | None = None,  # of other pages
     more: bool = False,
-) -> _Found:
+) -> _SoftmaxSums:
     width = q.shape[2] if layer.values is None else layer.values.shape[3]
     values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
     states = (*q.shape[:2], 2) if more else (0, 0, 0)
@@ -238,4 +240,4 @@ def _attended_over(
         window=np.int32(scores.window or 0),
         chunk=np.int32(scores.chunk or 0),
     )
-    return _Found(sums, states)
+    return _SoftmaxSums(sums, states)
