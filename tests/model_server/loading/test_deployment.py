@@ -101,7 +101,7 @@ def test_a_pipeline_drafts_only_if_it_was_asked_to() -> None:
 
 
 def test_the_cache_is_float32_where_xla_attends_on_a_cpu_unless_told_otherwise() -> None:
-    large = {"DTYPE": '"bfloat16"', "DIMS_PER_HEAD": "656"}
+    large = {"DTYPE": '"bfloat16"', "DIMS_PER_HEAD": "1168"}
     assert deployed(**large).kv_dtype == jnp.float32
     assert deployed(KV_CACHE_DTYPE='"int8"').kv_dtype == jnp.int8
 
