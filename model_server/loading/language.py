@@ -24,7 +24,7 @@ from model_server.engine.step_times import StepTimes
 from model_server.engine.worker import Worker
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands import copies, is_proxied
-from model_server.kernels.cpu.attention import LANES, MOST_DIM, supports
+from model_server.kernels.cpu.attention import MOST_DIM, supports
 from model_server.kernels.cpu.served import described, is_native
 from model_server.kernels.pages import LayerPages
 from model_server.loading.adapters import Bases, load_own
@@ -409,10 +409,7 @@ def _left_to_xla(deployment: Deployment) -> Iterator[str]:
         yield f"{kinds} weights"
     attending = [each for each in deployment.pool_shapes if isinstance(each, LayerPages)]
     if not all(map(supports, attending)):
-        yield (
-            f"attention (native: pages of a multiple of {LANES}, "
-            f"heads of at most {MOST_DIM} numbers)"
-        )
+        yield f"attention (native: heads of at most {MOST_DIM} numbers)"
 
 
 def _is_matrix(weight: Declaration) -> bool:
