@@ -10,6 +10,7 @@ natural logarithms.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -96,8 +97,8 @@ def htk_filters(
     bins: int, fft: int = _FINE, low: float = 0.0, high: float = RATE / 2
 ) -> np.ndarray:
     """f64[fft // 2 + 1, bins]; HTK's scale is 2595 log10(1 + f / 700)."""
-    ends = (2595.0 * np.log10(1.0 + hertz / 700.0) for hertz in (low, high))
-    edges = 700.0 * (10.0 ** (np.linspace(*ends, bins + 2) / 2595.0) - 1.0)
+    first, last = (2595.0 * math.log10(1.0 + hertz / 700.0) for hertz in (low, high))
+    edges = 700.0 * (10.0 ** (np.linspace(first, last, bins + 2) / 2595.0) - 1.0)
     return _triangles(np.arange(fft // 2 + 1) * (RATE / fft), edges)
 
 
