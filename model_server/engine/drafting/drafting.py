@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from model_server.engine.drafting.allotment import (
+from model_server.engine.drafting.drafts import (
     Allotment,
     Chances,
+    Drafts,
+    Odds,
     StepCosts,
     allot,
     allot_drafted,
 )
-from model_server.engine.drafting.drafts import Drafts, Odds
 from model_server.engine.part import EnginePart
 from model_server.engine.running.ops import Propose, Runner
 from model_server.engine.sequence import Committing, Sequence

@@ -19,11 +19,10 @@ from model_server.models.layers.expert_blocks import (
     count_of,
     in_blocks,
 )
-from model_server.models.layers.expert_groups import can_group, in_groups
-from model_server.models.layers.expert_tiles import TiledKernels, in_tiles
 from model_server.models.layers.layers import LiveRows, Names, live_of, sum_in_order
 from model_server.models.layers.routing import Routes
 from model_server.models.layers.shown_routes import note_routes
+from model_server.models.layers.sorted_experts import TiledKernels, can_group, in_groups, in_tiles
 from model_server.models.weights.divided_product import mesh_of
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.source import Portion, Stacked, Tensor, Transposed
@@ -33,7 +32,7 @@ from model_server.models.weights.weight import WeightForm, weight
 # Experts on a mesh: whole experts over one axis, each expert's width over another.
 #
 # Every device computes its share for all tokens and the results are summed: with the loop of
-# `expert_blocks`, or on a TPU with the grouped products of `expert_groups`. A dimension that does
+# `expert_blocks`, or on a TPU with the grouped products of `sorted_experts`. A dimension that does
 # not divide evenly is replicated.
 
 

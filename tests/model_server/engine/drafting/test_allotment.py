@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.drafting.allotment import StepCosts, allot
+from model_server.engine.drafting.drafts import StepCosts, allot
 from model_server.engine.step_times import StepTimes
 
 SURE = [0.95**place for place in range(1, 9)]

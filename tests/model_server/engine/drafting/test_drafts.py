@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.drafting.allotment import StepCosts, allot_drafted
 from model_server.engine.drafting.drafting import Drafting
-from model_server.engine.drafting.drafts import Drafts, Odds
+from model_server.engine.drafting.drafts import Drafts, Odds, StepCosts, allot_drafted
 from model_server.engine.engine import Engine
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Proposals, Propose

@@ -20,9 +20,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.models.layers.activations import ClampedGate, activation_of
 from model_server.models.layers.expert_blocks import ExpertBiases, Kernels, in_blocks
-from model_server.models.layers.expert_groups import in_groups
 from model_server.models.layers.experts import Experts, ExpertSources
 from model_server.models.layers.routing import Routes
+from model_server.models.layers.sorted_experts import in_groups
 from model_server.models.weights.quantization import AsStored, parse_quantize
 from model_server.models.weights.quantized import Quantized, byte_shape
 from model_server.models.weights.sharding import Layout
