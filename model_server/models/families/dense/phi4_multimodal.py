@@ -126,7 +126,7 @@ def _norm(size: int, name: str) -> LayerNorm:
     return LayerNorm(size, *dense(name), epsilon=_EPSILON)
 
 
-class FrameHalving(nnx.Module):
+class SeparableHalving(nnx.Module):
     """A convolution that takes every other frame and bin; behind the first of them, by channels."""
 
     def __init__(self, sizes: SoundSizes, at: int, form: WeightForm) -> None:
@@ -270,7 +270,7 @@ class SoundChunkEncoder(nnx.Module):
             weight((sizes.bins,), (None,), (f"{of_bins}_{part}",), dtype=jnp.float32)
             for part in ("mean", "invstd")
         )
-        self.halvings = nnx.List([FrameHalving(sizes, at, form) for at in range(_HALVINGS)])
+        self.halvings = nnx.List([SeparableHalving(sizes, at, form) for at in range(_HALVINGS)])
         left = -(-sizes.bins // _EACH)
         self.inwards = dense_layer(sizes.embed, sizes.inner * left, f"{tower}.embed.out", form)
         count = sizes.distance * (1 if sizes.symmetric else 2)

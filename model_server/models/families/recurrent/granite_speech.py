@@ -1,7 +1,7 @@
 """Granite Speech: Granite beside a conformer that hears; an adapter of its own answers sounds.
 
 A frame is two of a spectrogram, 20 ms. The conformer's layers see the frames of a block and,
-through convolutions, those beside them, so that a sound is encoded whole; half way the guesses at
+through convolutions, those beside them, so that a sound is encoded whole; half way the predictions of
 letters are added. A Q-Former makes each window of frames a few vectors.
 
 Source: Saon et al. 2025 (arXiv:2505.08699), Gulati et al. 2020 (arXiv:2005.08100), Shaw et al.
@@ -214,7 +214,7 @@ class FrameConvolutions(nnx.Module):
         return self.down(mixed.reshape(len(x), -1))
 
 
-class ConformerLayer(nnx.Module):
+class BlockConformerLayer(nnx.Module):
     def __init__(self, sizes: TowerSizes, name: str, form: WeightForm) -> None:
         norms = [_norm(sizes.embed, f"{name}.{part}.pre_norm") for part in ("ff1", "ff2")]
         ffws = [
@@ -241,14 +241,14 @@ class ConformerLayer(nnx.Module):
         return self.norm(x + 0.5 * self.last(self.before_last(x)))
 
 
-class Conformer(nnx.Module):
+class BlockConformer(nnx.Module):
     """Maps frames to vectors of each, with those of some layers beside each other."""
 
     def __init__(self, sizes: TowerSizes, form: WeightForm) -> None:
         self.sizes = sizes
         self.inwards = dense_layer(sizes.embed, sizes.inputs, f"{_TOWER}.input_linear", form)
         names = (f"{_TOWER}.layers.{index}" for index in range(sizes.layers))
-        self.layers = nnx.List([ConformerLayer(sizes, name, form) for name in names])
+        self.layers = nnx.List([BlockConformerLayer(sizes, name, form) for name in names])
         self.letters = dense_layer(sizes.letters, sizes.embed, f"{_TOWER}.out", form)
         self.back = dense_layer(sizes.embed, sizes.letters, f"{_TOWER}.out_mid", form)
 
@@ -276,7 +276,7 @@ class SpeechEncoder(nnx.Module):
         self, tower: TowerSizes, former: FormerSizes, embed: int, scale: float, form: WeightForm
     ) -> None:
         self.scale = scale
-        self.tower = Conformer(tower, form)
+        self.tower = BlockConformer(tower, form)
         self.projector = WindowProjector(former, embed, form)
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
