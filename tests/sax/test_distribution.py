@@ -40,8 +40,8 @@ _PROSE = ("in", "or", "with", "into")  # goes on behind a command
 # Other makers' packages that a text of ours has somebody fetch, beside those of pyproject.toml.
 _FOREIGN = {
     *("@anthropic-ai/claude-code", "@openai/codex", "opencode-ai", "@qwen-code/qwen-code"),
-    *("aider-chat", "@modelcontextprotocol/server-filesystem", "pip", "pocketsphinx", "torch"),
-    "typescript",
+    *("aider-chat", "@modelcontextprotocol/server-filesystem", "llama-cpp-python", "pip"),
+    *("pocketsphinx", "torch", "typescript"),
 }
 _LIKE_OURS = re.compile(r"\bsax[-_]serv(?:e|er|ing)\b(?=[\[='\"` ]|-\d)")
 

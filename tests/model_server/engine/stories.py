@@ -48,13 +48,6 @@ from tests.model_server.engine.media.fake_images import ENCODER
 GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
 VOCAB = 64
-_TOLD_LIMITS = (
-    *("slots", "pages", "page_size", "max_context", "token_budget", "max_logit_rows"),
-    *("prefill_block", "max_prefill_blocks", "max_mixed_blocks", "queue", "short_context"),
-    *("max_running_per_account", "max_queued_per_account", "prefix_cache", "window"),
-    *("near_window", "recurrent", "adapters", "guesses", "max_decodes", "steps_per_launch"),
-    "media",
-)
 _TURNS = 4000  # in which every story ends
 
 
@@ -81,7 +74,6 @@ def story(seed: int, *, drafts: bool = True, tellers: list[_Teller] | None = Non
     """Yield what happens, one event a line. tellers: gets the one that tells it."""
     rng = random.Random(seed)
     limits = _limits(rng)
-    yield f"limits {_as_one_record(limits)}"
     drafting = _drafting(rng, limits)
     teller = _Teller(limits, drafting if drafts else None)
     if tellers is not None:
@@ -98,15 +90,6 @@ def story(seed: int, *, drafts: bool = True, tellers: list[_Teller] | None = Non
         if turn > 60 and not teller.busy:
             return
     raise AssertionError(f"story {seed} does not end")
-
-
-def _as_one_record(limits: EngineLimits) -> str:
-    """Return the limits as they were told when the golden file was written."""
-    flat = msgspec.structs.asdict(limits)
-    windows: WindowLimits = flat.pop("windows")
-    flat |= {"window": windows.every, "near_window": windows.sliding}
-    flat |= {"recurrent": windows.recurrent, "guesses": flat.pop("draft_tokens")}
-    return f"EngineLimits({', '.join(f'{name}={flat[name]!r}' for name in _TOLD_LIMITS)})"
 
 
 class _Teller:
