@@ -23,7 +23,7 @@ from model_server.sharing.audio.process import SoundAnswer, SoundAsk, SoundForm,
 from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.images.process import ImageAnswer, ImageAsk, ImageProcess
-from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
+from model_server.sharing.videos.process import VideoAnswer, VideoAsk, AnyVideoForm, VideoProcess
 from sax.chat import frames_in
 from sax.distribution import how_to_install
 from sax.errors import InvalidRequest, LoadFailed, QueueFull, Unavailable
@@ -259,14 +259,14 @@ class VideoDecoder:
         """waiting: bytes of videos that may wait."""
         self._lanes = DecodingLanes(_VIDEOS, lanes, waiting)
 
-    def submit(self, video: bytes, form: VideoForm) -> Future[DecodedVideo]:
+    def submit(self, video: bytes, form: AnyVideoForm) -> Future[DecodedVideo]:
         """Decode a video. Raises QueueFull, and InvalidRequest for torn images; the future raises
         InvalidRequest for a bad video, and Unavailable.
         """
         return self._lanes.submit(_video_ask(video, form), len(video))
 
 
-def _video_ask(video: bytes, form: VideoForm) -> VideoAsk:
+def _video_ask(video: bytes, form: AnyVideoForm) -> VideoAsk:
     try:
         images = frames_in(video)
     except ValueError as exc:

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_server.checkpoints.media_part import without_media
 from model_server.models.media.media_recipe import CONFIGS, OVERRIDES, MediaRecipe
-from model_server.sharing.images.forms import LongestForm, MultiplesForm
+from model_server.sharing.images.forms import BudgetForm, LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
@@ -18,6 +18,7 @@ MEDIA_DEFAULTS: Mapping[str, Any] = {
     # most pixels of an image, where it keeps its proportions; null: the checkpoint's, within bounds
     "IMAGE_PIXELS": None,
 }
+_BOUNDED = (BudgetForm, LongestForm, MultiplesForm)
 _MOST_ROWS = 2**22
 _USUAL_ROWS = 4096
 _IMAGES = 2  # the largest ones that the buffer holds: one is read while the next is written
@@ -74,7 +75,7 @@ def rows_in_memory(media: Sequence[MediaRecipe], values: Mapping[str, Any]) -> i
 
 def _check_pixels(media: Sequence[MediaRecipe], values: Mapping[str, Any]) -> None:
     """Check that IMAGE_PIXELS is not without an effect; those that read it check its value."""
-    bounded = any(isinstance(each.form, MultiplesForm | LongestForm) for each in media)
+    bounded = any(isinstance(each.form, _BOUNDED) for each in media)
     if values.get("IMAGE_PIXELS") is not None and not bounded:
         raise InvalidRequest(
             "IMAGE_PIXELS bounds images that keep their proportions, and this model takes none: "

@@ -18,7 +18,7 @@ from flax import nnx
 from model_server.checkpoints.media_part import AUDIO, VISION
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
-from model_server.sharing.videos.process import VideoForm
+from model_server.sharing.videos.process import AnyVideoForm
 
 OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
 CONFIGS = {"image": VISION, "audio": AUDIO}  # by kind, of config.json
@@ -58,7 +58,7 @@ class DecodedVideo(NamedTuple):
 class VideoRecipe:
     """How an encoder of images takes videos: frame after frame, or pair after pair."""
 
-    form: VideoForm  # which frames are decoded, and of which size
+    form: AnyVideoForm  # which frames are decoded, and of which size
     prepare: Callable[[DecodedVideo], PreparedMedia]
     placeholder: str  # what chat templates write, once for each video
     marked: str  # the placeholder between marks that each part brings itself; "": there are none

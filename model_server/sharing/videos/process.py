@@ -10,7 +10,7 @@ import msgspec
 
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.sharing.images.forms import BICUBIC
+from model_server.sharing.images.forms import BICUBIC, BudgetForm
 
 MAX_SIDES = 200  # the longer side of a frame in shorter ones, as in transformers
 MAX_FRAME_PIXELS = 1 << 24  # of a frame as it was sent
@@ -23,7 +23,7 @@ class RefusedVideo(Exception):
     """The text ends a sentence that begins "the video"."""
 
 
-class VideoForm(msgspec.Struct, frozen=True, array_like=True):
+class VideoForm(msgspec.Struct, frozen=True, array_like=True, tag="bounded"):
     """Which frames of a video a model takes, and of which size.
 
     Sources: `Qwen2VLVideoProcessor` and `Qwen3VLVideoProcessor` of transformers; where neither the
@@ -111,6 +111,40 @@ class VideoForm(msgspec.Struct, frozen=True, array_like=True):
         return math.ceil(side * by / self.factor) * self.factor
 
 
+class SampledForm(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
+    """Some frames, evenly over the video, each an image by itself.
+
+    Source: the sampling of `BaseVideoProcessor` of transformers, which Gemma 4's has; it refuses a
+    video with fewer frames, of which all are taken here.
+    """
+
+    image: BudgetForm
+    frames: int
+
+    @property
+    def resample(self) -> int:
+        return self.image.resample
+
+    def indices(self, total: int, rate: float) -> list[int]:
+        """Return the frames to take of so many, whatever their rate is. Raises RefusedVideo."""
+        if not total:
+            raise RefusedVideo("has no frames")
+        count = min(self.frames, total)
+        return [number * total // count for number in range(count)]
+
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        if not 1 <= total <= self.frames:
+            raise RefusedVideo(
+                f"has {total} images as frames: this model takes from 1 to {self.frames}"
+            )
+        return [*range(total)]
+
+    def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
+        """Return width and height of each of so many frames."""
+        return self.image.fit(width, height).resized
+
+
 def rate_of(told: float | None) -> float:
     """Return the frames a second of a video that says this of itself."""
     return told if told is not None and 0 < told < math.inf else _USUAL_RATE
@@ -126,11 +160,14 @@ def _single(number: float) -> float:
     return ctypes.c_float(number).value
 
 
+AnyVideoForm = VideoForm | SampledForm
+
+
 class VideoAsk(msgspec.Struct, frozen=True, array_like=True):
     """Decode one video."""
 
     video: bytes
-    form: VideoForm
+    form: AnyVideoForm
     images: tuple[bytes, ...] | None = None  # files that are its frames, in place of `video`
 
 

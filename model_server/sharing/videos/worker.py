@@ -28,7 +28,7 @@ from model_server.sharing.videos.process import (
     RefusedVideo,
     VideoAnswer,
     VideoAsk,
-    VideoForm,
+    AnyVideoForm,
     rate_of,
 )
 
@@ -52,7 +52,7 @@ def _container_of(data: bytes) -> str:
     raise RefusedVideo(f"is not a {_KINDS}")
 
 
-def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
+def prepared(data: bytes, form: AnyVideoForm) -> VideoAnswer:
     """Return the frames of a video that a model takes. Raises RefusedVideo, MemoryError."""
     if not data:
         raise RefusedVideo(f"is empty: send the bytes of a {_KINDS}")
@@ -69,7 +69,7 @@ def prepared(data: bytes, form: VideoForm) -> VideoAnswer:
         raise RefusedVideo(f"cannot be decoded, because the file is damaged: {exc}") from exc
 
 
-def _of_images(images: Sequence[bytes], form: VideoForm) -> VideoAnswer:
+def _of_images(images: Sequence[bytes], form: AnyVideoForm) -> VideoAnswer:
     """Return the frames that a client sent as images. Raises RefusedVideo, MemoryError."""
     indices, rate = form.all_indices(len(images)), rate_of(None)
     return _made(_decoded(images), indices, len(images), rate, form)
@@ -93,7 +93,7 @@ def _decoded(images: Sequence[bytes]) -> Iterator[Image.Image]:
 
 
 def _made(
-    frames: Iterator[Image.Image], indices: list[int], total: int, rate: float, form: VideoForm
+    frames: Iterator[Image.Image], indices: list[int], total: int, rate: float, form: AnyVideoForm
 ) -> VideoAnswer:
     """Return frames as a model takes them. indices: of each of them, among `total`."""
     pieces, size = list[bytes](), (0, 0)

@@ -1,7 +1,7 @@
 """Models with image or sound input in an engine: prompts in chunks, answers token by token.
 
 Of Mistral 3 tokens of an image are in rows, of Llama 4 in tiles, of Qwen's they have positions of
-three numbers, the Omni models have two encoders, and of Gemma 3n the token behind a sound has a
+three numbers, the Omni models and Gemma 4 have two encoders, and of Gemma 3n the token behind a sound has a
 vector of the encoder's, too. Gemma 3 is in test_models_with_images.py.
 """
 
@@ -67,6 +67,7 @@ CONTROL = {
     "llama4": TILES,
     "gemma3n": GEMMA_3N,
     "gemma4": GEMMA_4,
+    "gemma4_vision": GEMMA_4,
 }
 CASES = [pytest.param(case, marks=[pytest.mark.nightly] * (case != BY_DAY)) for case in CONTROL]
 
