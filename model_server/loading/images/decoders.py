@@ -23,7 +23,7 @@ from model_server.sharing.audio.process import SoundAnswer, SoundAsk, SoundForm,
 from model_server.sharing.confined.process import ProcessEnded, ProcessStarved
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.images.process import ImageAnswer, ImageAsk, ImageProcess
-from model_server.sharing.videos.process import VideoAnswer, VideoAsk, AnyVideoForm, VideoProcess
+from model_server.sharing.videos.process import AnyVideoForm, VideoAnswer, VideoAsk, VideoProcess
 from sax.chat import frames_in
 from sax.distribution import how_to_install
 from sax.errors import InvalidRequest, LoadFailed, QueueFull, Unavailable

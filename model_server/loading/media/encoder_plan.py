@@ -40,6 +40,7 @@ def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
         columns=media.columns,
         per_row=media.per_row,
         bidirectional=media.bidirectional,
+        least=media.least,
     )
 
 

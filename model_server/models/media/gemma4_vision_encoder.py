@@ -126,9 +126,7 @@ class AxialAttention(nnx.Module):
         )
         self.of_v = UnitNorm(sizes.epsilon)
 
-    def __call__(
-        self, x: jax.Array, lengths: jax.Array, across: Rotary, down: Rotary
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, lengths: jax.Array, across: Rotary, down: Rotary) -> jax.Array:
         """Maps f32[S * P, D] to the same; across, down: turns of each patch."""
         dtype = self.out.linear.kernel.get_value().dtype
         q, k, v = (
@@ -180,9 +178,7 @@ class PatchLayer(nnx.Module):
         self.attention = AxialAttention(sizes, f"{name}.self_attn", form)
         self.ffw = BoundedFeedForward(sizes, f"{name}.mlp", form)
 
-    def __call__(
-        self, x: jax.Array, lengths: jax.Array, across: Rotary, down: Rotary
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, lengths: jax.Array, across: Rotary, down: Rotary) -> jax.Array:
         mixed = self.attention(self.before_attention(x), lengths, across, down)
         x = x + self.after_attention(mixed)
         return x + self.after_ffw(self.ffw(self.before_ffw(x)))

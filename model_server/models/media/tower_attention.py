@@ -49,9 +49,7 @@ def _part_by_part(mix: Callable[[jax.Array], jax.Array], queries: jax.Array) -> 
     return jax.lax.fori_loop(0, len(queries), one, queries.astype(jnp.float32))
 
 
-def _mixed(
-    q: jax.Array, k: jax.Array, v: jax.Array, there: jax.Array, scale: float
-) -> jax.Array:
+def _mixed(q: jax.Array, k: jax.Array, v: jax.Array, there: jax.Array, scale: float) -> jax.Array:
     """f32[S, C, H, Q] of queries [S, C, H, Q]; there: bool[S, P]."""
     scores = jnp.einsum("schq,sphq->shcp", q, k, preferred_element_type=jnp.float32)
     scores = jnp.where(there[:, None, None], scores * scale, -1e30)

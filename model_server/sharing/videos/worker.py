@@ -25,10 +25,10 @@ from model_server.sharing.images.worker import RefusedImage, decoded
 from model_server.sharing.videos.process import (
     MAX_FRAME_PIXELS,
     MAX_FRAMES,
+    AnyVideoForm,
     RefusedVideo,
     VideoAnswer,
     VideoAsk,
-    AnyVideoForm,
     rate_of,
 )
 

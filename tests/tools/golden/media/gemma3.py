@@ -48,7 +48,11 @@ def perceive_4(case: MediaCase, media: Sequence[np.ndarray]) -> Seen:
     each = [_perceived(case, medium) for medium in media]
     inputs = dict[str, Any]()
     for found in each:
-        both = {key: torch.cat([inputs[key], found.inputs[key]]) for key in found.inputs if key in inputs}
+        both = {
+            key: torch.cat([inputs[key], found.inputs[key]])
+            for key in found.inputs
+            if key in inputs
+        }
         inputs |= {**found.inputs, **both}
     rows = [row for found in each for row in found.rows]
     return Seen(rows, inputs, [piece for found in each for piece in found.pieces])
@@ -103,9 +107,7 @@ def vectors_4(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
         made = model.model.get_video_features(*[given[key] for key in names])
         found[VIDEO_4] = list(made.pooler_output)
     if "input_features" in given:
-        made = model.model.get_audio_features(
-            given["input_features"], given["input_features_mask"]
-        )
+        made = model.model.get_audio_features(given["input_features"], given["input_features_mask"])
         heard = zip(made.pooler_output, made.attention_mask, strict=True)
         found[GEMMA_4[1]] = [each[there] for each, there in heard]
     return [next(found[token].pop(0) for token in row if token in found) for row in seen.rows]
