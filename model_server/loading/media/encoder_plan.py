@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from model_server.engine.media.media_limits import BatchShape, EncoderLimits, MediaLimits
 from model_server.models.media.media_recipe import MediaRecipe, names_of, text_only
-from model_server.models.media.tower_attention import QUERIES
+from model_server.models.media.tower_layer import QUERIES
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest, MemoryPlanError

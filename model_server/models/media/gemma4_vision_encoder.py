@@ -35,8 +35,7 @@ from model_server.models.media.media_recipe import (
     doubling,
 )
 from model_server.models.media.pixels import Shades, patches_of, places_of, shades_of
-from model_server.models.media.tower_attention import attend
-from model_server.models.media.tower_layer import axial_theta, heads_axis
+from model_server.models.media.tower_layer import attend, axial_theta, heads_axis
 from model_server.models.media.vision_keys import vision_config_of
 from model_server.models.weights.weight import WeightForm, weight
 from model_server.sharing.images.forms import BICUBIC, BudgetForm
@@ -73,6 +72,7 @@ _HARMLESS = ignored(
 )
 # What transformers counts tokens by is the budget, not the length that a file says beside it.
 _READ = ("max_soft_tokens", "image_seq_length", "size", "patch_size", "pooling_kernel_size")
+_NORMAL = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}  # colours as they are
 _VIDEO_READ = (*_READ, "num_frames", "do_sample_frames", "return_metadata", "video_processor_type")
 
 
@@ -357,14 +357,11 @@ def _processor(
     made = {key: value for key, value in given.items() if value is not None}
     if made.get("do_normalize", file == VIDEO_FILE) is False:
         made = {k: v for k, v in made.items() if k not in ("do_normalize", *_NORMAL)}
-    read = ImageProcessor(_NORMAL | made, "Gemma4", known, file=file)
+    read = ImageProcessor({**_NORMAL, **made}, "Gemma4", known, file=file)
     if not str(made.get("video_processor_type", "Gemma4")).startswith("Gemma4"):
         raise read.wrong("video_processor_type", "the processors of Gemma4")
     read.equal({"patch_size": sizes.patch, "pooling_kernel_size": sizes.pooled}, "vision_config's")
     return read
-
-
-_NORMAL: Mapping[str, Any] = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
 
 
 def _shades(read: ImageProcessor) -> Shades:

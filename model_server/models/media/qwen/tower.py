@@ -17,8 +17,7 @@ from flax import nnx
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import Linear, project, run_layer
 from model_server.models.layers.rope import Rotary, rope_frequencies
-from model_server.models.media.tower_attention import attend
-from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense
+from model_server.models.media.tower_layer import TowerAttention, TowerLayer, attend, dense
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm, weight
 
