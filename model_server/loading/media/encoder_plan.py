@@ -53,7 +53,7 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
         raise InvalidRequest(
             f"an image of this model has up to {limits.joined} tokens, which see each other and "
             f"so are computed in one step, and a step here takes at most {most}: publish with "
-            "IMAGES=false, for text only",
+            "IMAGES=false, for text only, or a lower IMAGE_PIXELS where that bounds images",
             param="overrides.IMAGES",
         )
 
