@@ -273,6 +273,8 @@ def gemma4_vision(
         width=embed,
         pieces=doubling(most * sizes.pooled**2, sizes.pooled**2),
         bidirectional=window is not None,
+        # Of two rows that nearly fit one is left; rounding may take the last square of it, too.
+        least=min(budget, frame_budget) // 2 - 1,
         video=video,
     )
 

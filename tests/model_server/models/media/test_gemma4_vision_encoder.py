@@ -8,7 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from model_server.models.media.gemma4_vision_encoder import BUDGETS
 from model_server.models.media.media_recipe import DecodedVideo, MediaRecipe, VideoRecipe
 from model_server.sharing.images.forms import BudgetForm
 from model_server.sharing.videos.process import RefusedVideo
@@ -83,6 +86,16 @@ def test_images_fill_a_budget_as_the_reference_says() -> None:
         assert form.fit(width, height) == (size, (0, 0, *size), None), (width, height)
 
 
+@given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from(BUDGETS))
+@example(40, 700, 70)
+@example(399, 7001, 70)
+def test_no_image_has_fewer_tokens_than_kernels_are_told(
+    width: int, height: int, budget: int
+) -> None:
+    wide, high = BudgetForm(48, budget).fit(width, height).resized
+    assert budget // 2 - 1 <= wide // 48 * (high // 48) <= budget
+
+
 def test_image_pixels_choose_a_budget_that_the_reference_has() -> None:
     def rows(asked: int) -> int:
         config = media_config_of(CASE)
@@ -131,7 +144,7 @@ def test_towers_and_processors_of_other_kinds_are_refused_by_their_keys() -> Non
 
 def test_a_window_shorter_than_an_image_whose_tokens_see_each_other_is_refused() -> None:
     config = media_config_of(CASE)
-    assert media_of(CASE).bidirectional
+    assert (media_of(CASE).bidirectional, media_of(CASE).least) == (True, 34)
     config["text_config"]["sliding_window"] = 69
     with pytest.raises(CheckpointError, match="sliding_window 69, shorter than the 70 tokens"):
         made(config, preprocessor_of(CASE))
