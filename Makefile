@@ -66,7 +66,8 @@ help:
 	@echo 'make clients run clients of other makers against a cell, write docs/reference/compatibility.md'
 	@echo 'make go-client  run a client in Go against a cell (installs Go with apt-get, 550 MB)'
 	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
-	@echo 'make golden  make two golden cases again with transformers and compare them with the kept ones'
+	@echo 'make golden  make a third of the golden files again with their makers and compare them'
+	@echo 'make random-configs  draw two small configs of every family by the day, and compare with transformers'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
@@ -284,18 +285,41 @@ $(SITE)/installed: requirements/site.txt
 	$(SITE)/venv/bin/python -m pip install --quiet --require-hashes -r requirements/site.txt
 	@touch $@
 
-# Two golden cases made again by their makers, in an environment of their own (1.5 GB), and compared.
+# A third of the golden cases of every kind, another one each day, made again by their makers in an
+# environment of their own (several GB) and compared. THIRD=0, 1 or 2 chooses; GOLDEN_TORCH=
+# 'torch==VERSION' takes another release than the newest.
 .PHONY: golden
 GOLDEN := $(CACHE)/golden
-GOLDEN_TORCH ?= torch>=2.6,<3
-golden: $(GOLDEN)/installed
-	$(GOLDEN)/bin/python -m tests.tools.golden --compare families llama_llama3_biases minimax
+GOLDEN_TORCH ?= torch
+THIRD ?= today
+LLAMA_CPP := $(CACHE)/llama.cpp
+golden: $(GOLDEN)/installed $(LLAMA_CPP) model gemma minilm whisper
+	LLAMA_CPP=$(LLAMA_CPP) $(GOLDEN)/bin/python -m tests.tools.golden --third $(THIRD)
 
-$(GOLDEN)/installed: tests/tools/golden/__main__.py
+# Two draws of small configs of every family by the day, ours against transformers.
+.PHONY: random-configs
+SEED ?= $(shell date -u +%Y%m%d)
+TYPES ?=
+random-configs: dev $(GOLDEN)/installed
+	$(BIN)/python -m tests.tools.random_configs --reference $(GOLDEN)/bin/python --seed $(SEED) $(TYPES)
+
+# openai-whisper's setup.py reads a module that newer releases of setuptools lack.
+$(GOLDEN)/installed: pyproject.toml
 	$(PYTHON) -m venv $(GOLDEN)
-	$(GOLDEN)/bin/pip install --quiet --upgrade pip
-	$(GOLDEN)/bin/pip install --quiet '$(GOLDEN_TORCH)' 'transformers>=5,<6' ml_dtypes safetensors
+	$(GOLDEN)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	echo 'setuptools<81' > $(GOLDEN)/build.txt
+	PIP_CONSTRAINT=$(GOLDEN)/build.txt $(GOLDEN)/bin/python -m pip install --quiet --group golden '$(GOLDEN_TORCH)'
 	@touch $@
+
+# llama.cpp's converter of folders to GGUF, a part of llama-cpp-python's sources, which are not built.
+$(LLAMA_CPP): | $(VENV)/made
+	@echo "fetching llama.cpp's converter (once, about 75 MB)"
+	@rm -rf $(CACHE)/llama-cpp-python && mkdir -p $(CACHE)/llama-cpp-python
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python \
+	  --dest $(CACHE)/llama-cpp-python llama-cpp-python==0.3.36
+	@$(BIN)/python -m tarfile --extract $(CACHE)/llama-cpp-python/llama_cpp_python-0.3.36.tar.gz $(CACHE)/llama-cpp-python
+	@mv $(CACHE)/llama-cpp-python/llama_cpp_python-0.3.36/vendor/llama.cpp $@
+	@rm -rf $(CACHE)/llama-cpp-python
 
 # Runs a cell on the usual ports for about a minute.
 .PHONY: pictures house

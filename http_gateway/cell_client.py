@@ -21,6 +21,7 @@ from sax.types import (
     GenerateRequest,
     Message,
     Overview,
+    PairInput,
     PublishedModel,
     Rights,
     SaxmlSamples,
@@ -173,12 +174,13 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
         *,
         takes_tokens: bool = False,
+        candidates: Sequence[PairInput] = (),
     ) -> Classified: ...
 
     async def score_pairs(
         self,
         model_id: str,
-        first: Sequence[str],
-        second: Sequence[str],
+        first: Sequence[PairInput],
+        second: Sequence[PairInput],
         timeout_s: float | None = None,
     ) -> PairScores: ...

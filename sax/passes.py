@@ -19,6 +19,26 @@ from sax.fields.sampling import SamplingParams as SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
+class ChatInput:
+    """An input of texts and images, for models that see.
+
+    Models that read both together read it as their chat template writes it; those that compare the
+    two take one message of one text or one image.
+    """
+
+    messages: tuple[Message, ...]
+
+    @classmethod
+    def of(cls, *parts: str | Image) -> ChatInput:
+        """Return the input of one user who sends these texts and images, in this order."""
+        return cls((Message("user", tuple(parts)),))
+
+
+PairInput = str | Image | ChatInput  # a text, an image, or several of both
+EmbedInput = PairInput | Sequence[int]  # or token ids
+
+
+@dataclass(frozen=True, slots=True)
 class Embedded:
     """Vectors of one request's inputs, in order, and the inputs' total token count."""
 

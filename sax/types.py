@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,6 +25,9 @@ from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.memory_parts import MemoryParts
 from sax.need import Need
+from sax.passes import ChatInput as ChatInput
+from sax.passes import EmbedInput as EmbedInput
+from sax.passes import PairInput as PairInput
 from sax.routed_experts import RoutedExpertIds
 from sax.weights import WeightRun
 
@@ -357,9 +360,6 @@ class GenerateRequest:
     # Go on after this instead of beginning; `sampling` is the whole answer's, with its seed.
     answer: AnswerSoFar | None = None
     traceparent: str = ""  # of W3C's trace context: the span that this belongs to; "": untraced
-
-
-EmbedInput = str | Sequence[int]  # text or token ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,13 @@ class WeightRun(NamedTuple):
     tokens: int
 
 
+def next_version(versions: Iterable[str]) -> str:
+    """Return the number behind the highest of versions; "" if one is no number."""
+    numbers = [int(each) if each.isdecimal() else None for each in versions]
+    known = [each for each in numbers if each is not None]
+    return "" if len(known) < len(numbers) else str(1 + max(known, default=0))
+
+
 def add_run(runs: list[WeightRun], version: str) -> None:
     """Count one more token of an answer."""
     if runs and runs[-1].version == version:

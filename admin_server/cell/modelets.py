@@ -35,7 +35,7 @@ from sax.overrides.known_paths import check_names, unknown_path
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.references import parse_reference
 from sax.types import ModelSpec, PublishedModel, ServableStatus, ServerInfo, ServerStatus, Traffic
-from sax.weights import ReplicaWeights, WeightChange
+from sax.weights import ReplicaWeights, WeightAction, WeightChange, next_version
 from sax.wire.models import encode_load
 from sax.wire.records import decode_log
 from sax.wire.rpc import Reply, open_channel
@@ -338,6 +338,9 @@ def knowing_server(
     )
 
 
+_NUMBERED = (WeightAction.UPDATE, WeightAction.WAKE)  # bring weights of another version
+
+
 class WeightsOfReplicas:
     """The weights of one cell's models. Nothing of them is recorded: a replica that starts anew has
     the checkpoint that its model is published with."""
@@ -358,11 +361,22 @@ class WeightsOfReplicas:
                 f"no replica of {change.model_id} is ready, so none has weights to change: "
                 f"`sax wait {change.model_id}` says why"
             )
+        if change.action in _NUMBERED and not change.version:
+            change = replace(change, version=await self._next_version(change.model_id, ready))
         answers = await asyncio.gather(*(self._one(address, change) for address in ready))
         errors = [each for each in answers if isinstance(each, SaxError)]
         if len(errors) == len(answers):
             raise errors[0]
         return [_told(*each) for each in zip(ready, answers, strict=True)]
+
+    async def _next_version(self, model_id: str, ready: Sequence[str]) -> str:
+        """Return one number for all replicas, of which some may have missed changes.
+
+        "" where a version has a name: each replica knows its last number, and counts on.
+        """
+        question = WeightChange(model_id=model_id, action=WeightAction.STATUS)
+        answers = await asyncio.gather(*(self._one(address, question) for address in ready))
+        return next_version(each.version for each in answers if isinstance(each, ReplicaWeights))
 
     async def _one(self, address: str, change: WeightChange) -> ReplicaWeights | SaxError:
         try:

@@ -153,6 +153,23 @@ def _image_part(route: RequestRoute) -> Schema:
     }
 
 
+def seen_part_schema() -> Schema:
+    """Return the schema of a text or an image among the parts of an input."""
+    text: Schema = {
+        "type": "object",
+        "properties": {
+            "type": {"const": "text"},
+            "text": {
+                "type": "string",
+                "maxLength": field(RequestRoute.CHAT, "messages.content").bytes,
+            },
+        },
+        "required": ["type", "text"],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [text, _image_part(RequestRoute.CHAT)]}
+
+
 def _video_part(route: RequestRoute) -> Schema:
     types = f"({'|'.join(VIDEO_TYPES)})"
     url: Schema = {

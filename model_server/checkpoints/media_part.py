@@ -24,9 +24,12 @@ VISION, AUDIO = "vision_config", "audio_config"
 PREPROCESSOR, PROCESSOR = "preprocessor_config", "processor_config"
 VIDEO = f"video_{PREPROCESSOR}"
 FEATURES = "feature_extractor"  # of sounds
+ADAPTER_FILE = "adapter_config.json"
+ADAPTERS = "own_adapters"  # contents of adapter_config.json, by folder below the checkpoint's
 FILE, PROCESSOR_FILE, VIDEO_FILE = (f"{name}.json" for name in (PREPROCESSOR, PROCESSOR, VIDEO))
 # transformers 5 writes the others into the file of the processor.
 _INSIDE = {PREPROCESSOR: "image_processor", VIDEO: "video_processor", FEATURES: FEATURES}
+_AUDIO_PROCESSOR = "audio_processor"  # what some processors call FEATURES
 # Prefixes of tensors by the part of config.json that sizes them; of the last ones either does.
 _PARTS = {
     VISION: ("vision_tower.", "vision_model.", "visual.", "embed_vision.", "vision_encoder."),
@@ -38,14 +41,30 @@ _PARTS = {
     ),
 }
 _PREFIXES = tuple(prefix for prefixes in _PARTS.values() for prefix in prefixes)
-# Prefix in published files -> as transformers 5 writes it.
+# Prefix in some files -> the one that families read.
 _DEEPER = {
     "vision_tower.vision_model.": "vision_tower.",
+    "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
     "vision_encoder.": "vision_tower.",
     "patch_merger.": "multi_modal_projector.patch_merger.",
     "pre_mm_projector_norm.": "multi_modal_projector.norm.",
     "vision_language_adapter.w_in.": "multi_modal_projector.linear_1.",
     "vision_language_adapter.w_out.": "multi_modal_projector.linear_2.",
+}
+# model_type -> prefixes that others give other things -> prefixes of parts
+_OF_TYPE = {
+    kind: {"encoder.": "audio_tower.", "projector.": "multi_modal_projector."}
+    for kind in ("granite_speech", "granite_speech_plus")
+} | {
+    "phi4_multimodal": {
+        "embed_tokens_extend.image_embed.": "vision_tower.",
+        "embed_tokens_extend.audio_embed.": "audio_tower.",
+    }
+}
+# model_type -> folders of adapters that its checkpoints have for prompts with media
+_ADAPTERS_OF = {
+    **{"granite_speech": ("",), "granite_speech_plus": ("",)},
+    "phi4_multimodal": ("speech-lora", "vision-lora"),
 }
 # Parts of Mistral's names -> as transformers writes them. Its queries and keys (`wq`, `wk`) have
 # another order of rows, so they keep their names.
@@ -69,14 +88,15 @@ def media_part_of(
     """
     opened = checkpoint.opened if isinstance(checkpoint, CheckpointView) else checkpoint
     prefixes = tuple(prefix for part in (*parts, "") for prefix in _PARTS[part])
-    mine = (name for name in opened.names() if _inner_name(name).startswith(prefixes))
-    names = {_own_name(name): name for name in mine}
+    kind = checkpoint.config.get("model_type")
+    mine = (name for name in opened.names() if _inner_name(name, kind).startswith(prefixes))
+    names = {_own_name(name, kind): name for name in mine}
     return view_of(opened, names, checkpoint.config) if names else None
 
 
-def is_media(name: str) -> bool:
+def is_media(name: str, model_type: object) -> bool:
     """Return True for the name of a tensor of a vision or audio encoder."""
-    return _inner_name(name).startswith(_PREFIXES)
+    return _inner_name(name, model_type).startswith(_PREFIXES)
 
 
 def without_media(
@@ -127,6 +147,8 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
         if key == FEATURES and AUDIO not in config:
             continue
         found = given.get(PROCESSOR, {}).get(inside)
+        if key == FEATURES and found is None:
+            found = given.get(PROCESSOR, {}).get(_AUDIO_PROCESSOR)
         if found is not None and not isinstance(found, Mapping):
             raise CheckpointError(
                 f"{PROCESSOR_FILE} has {inside} = {found!r}; it must be an object"
@@ -136,13 +158,30 @@ def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str,
     return {**made, **given}
 
 
-def _inner_name(name: str) -> str:
+def with_adapters(config: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Add the configs of adapters that prompts with media use, where the checkpoint has such.
+
+    Raises CheckpointError for a file that is no JSON object.
+    """
+    given: dict[str, Any] = {}
+    for place in _ADAPTERS_OF.get(str(config.get("model_type")), ()) if folder else ():
+        assert folder is not None
+        if (path := folder / place / ADAPTER_FILE).exists():
+            given[place] = read_json(path)
+    return {**config, ADAPTERS: given} if given else dict(config)
+
+
+def _inner_name(name: str, model_type: object) -> str:
     """Return a name without what stands before those of all parts."""
-    return name.removeprefix("thinker.").removeprefix("model.")
+    inner = name.removeprefix("thinker.").removeprefix("vlm.").removeprefix("model.")
+    for prefix, own in _OF_TYPE.get(str(model_type), {}).items():
+        if inner.startswith(prefix):
+            return own + inner.removeprefix(prefix)
+    return inner
 
 
-def _own_name(name: str) -> str:
-    own = _inner_name(name)
+def _own_name(name: str, model_type: object) -> str:
+    own = _inner_name(name, model_type)
     for part, written in _MISTRAL.items():
         own = own.replace(part, written)
     for prefix, written in _DEEPER.items():

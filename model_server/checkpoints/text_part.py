@@ -18,6 +18,7 @@ from model_server.checkpoints.media_part import (
     VISION,
     is_media,
     media_part_of,
+    with_adapters,
     with_processors,
     without_media,
 )
@@ -31,6 +32,8 @@ _TEXT_TYPES = {
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "glm5_next": "glm5_next_text",
+    "granite_speech": "granite",
+    "granite_speech_plus": "granite",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -64,7 +67,7 @@ _PREFIXES = {
 }
 # model_type -> other spellings of parts of names -> the one that the family reads; without a dot in
 # front: of the beginning. transformers takes all of Hy4's, wherever `hc_pre` stands in a name.
-# Mistral Large 4's are Mistral's own.
+# Mistral Large 4's are Mistral's own; transformers 5.24 writes Kimi K2.5's.
 _SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "deepseek_v4": {
         "layers.": "model.layers.",
@@ -106,6 +109,7 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ".attn_hc.": ".hc_attn_layer.hc_",
         ".ffn_hc.": ".hc_mlp_layer.hc_",
     },
+    "kimi_k25": {"language_model.model.blocks.": "language_model.model.layers."},
     "mistral_large4": {
         "layers.": "model.layers.",
         "lerope.": "model.rotary_emb.",
@@ -132,9 +136,12 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
     },
 }
 # Families that put a text model of another family beside their tower.
-_AROUND_OTHERS = ("llava", "qwen2_audio", "voxtral")
+_PHI4 = "phi4_multimodal"  # its text model's keys lie beside those of its encoders
+_GRANITE_SPEECH = ("granite_speech", "granite_speech_plus")
+_AROUND_OTHERS = (*_GRANITE_SPEECH, "llava", "qwen2_audio", "voxtral")
 # Others leave an audio encoder out.
 _WITH_AUDIO = (
+    *_GRANITE_SPEECH,
     *("gemma3n", "gemma4", "qwen2_audio", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"),
     "voxtral",
 )
@@ -142,6 +149,7 @@ _WITH_AUDIO = (
 _THINKER = "thinker_config"
 _SPEAKING = ("talker_config", "token2wav_config", "code2wav_config")
 _SPEAKERS = tuple(part.replace("_config", ".") for part in _SPEAKING)
+_ENCODER = "encoder_config"
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
 # What is not the text model's, so that the outer config.json says it where both do.
 _OUTER_FIRST = (
@@ -155,9 +163,13 @@ _OUTER_FIRST = (
 )
 # What of that a text model computes with, so that it is its own.
 _OWN_TOKENS = {"gemma4": ("pad_token_id",), "qwen4_exp": ("eos_token_id",)}
+# Those around another model, whose hidden states they project.
+_LATE = ("colqwen2",)
+# Towers of texts and of images side by side, of which neither reads the other's vectors.
+_IN_ONE_SPACE = ("clip", "siglip")
 _TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
 # Whose outer config.json alone decides it in transformers, where one of the pair is stored.
-_TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", "mistral3")
+_TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", *_GRANITE_SPEECH, "mistral3")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -165,20 +177,45 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
 
     The config of a text part says how images are seen only if there are tensors to see them with.
     """
-    checkpoint = _renamed(checkpoint)
+    checkpoint = _renamed(_unwrapped(checkpoint))
+    if checkpoint.config.get("model_type") in _IN_ONE_SPACE:
+        names = {name: name for name in checkpoint.names()}
+        return view_of(checkpoint, names, with_processors(checkpoint.config, checkpoint.folder))
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         # Encoders of GGUF files come with the config of a text model.
         with_media = checkpoint.format == "gguf" and VISION in config
-        return without(checkpoint, set(filter(is_media, checkpoint.names())) if with_media else ())
-    own = (name for name in checkpoint.names() if not name.startswith(_SPEAKERS))
-    names = {_text_name(name): name for name in own if not is_media(name)}
+        media = {name for name in checkpoint.names() if is_media(name, None)}
+        return without(checkpoint, media if with_media else ())
     kind = checkpoint.config.get("model_type")
+    own = (name for name in checkpoint.names() if not name.startswith(_SPEAKERS))
+    names = {_text_name(name): name for name in own if not is_media(name, kind)}
     if kind in _TIED_UNLESS_SAID and len(_PAIR & names.keys()) == 1:
         config = config | {_TIED: checkpoint.config.get(_TIED) is not False}
     sees = media_part_of(checkpoint) is not None
     config = with_processors(config, checkpoint.folder) if sees else without_media(config)
+    config = with_adapters(config, checkpoint.folder)
     return view_of(checkpoint, names, config)
+
+
+def _unwrapped(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a late-interaction model that sees as the model that it is made of; its projection is
+    `linear`, as of those that read texts. Raises CheckpointError.
+    """
+    config = checkpoint.config
+    if config.get("model_type") not in _LATE:
+        return checkpoint
+    inner = config.get("vlm_config")
+    if not isinstance(inner, Mapping):
+        raise CheckpointError(f"config.json has vlm_config = {inner!r}; it must be an object")
+    names = {_late_name(name): name for name in checkpoint.names()}
+    return view_of(checkpoint, names, {**inner, "architectures": config.get("architectures")})
+
+
+def _late_name(name: str) -> str:
+    own = name.replace("embedding_proj_layer.", "linear.", 1).removeprefix("vlm.")
+    own = own.removeprefix("model.")
+    return own if own.startswith(("linear.", "lm_head.")) else f"model.{own}"
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -190,6 +227,10 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """
     config = _thinker(config)
     kind = config.get("model_type")
+    if kind in _GRANITE_SPEECH and _ENCODER in config:
+        config = {AUDIO if key == _ENCODER else key: value for key, value in config.items()}
+    if kind == _PHI4:
+        return dict(config)
     if kind in _FLAT and "text_config" not in config:
         return {**config, "model_type": _TEXT_TYPES[kind]}
     if "text_config" not in config or kind not in _TEXT_TYPES:

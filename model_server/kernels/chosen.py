@@ -3,12 +3,13 @@
 Source: DeepSeek-AI 2025, "DeepSeek-V3.2-Exp". A token caches one vector that all heads share, and
 behind it, as its last numbers, a key for choosing. A query scores that key with heads of its own:
 relu(query · key), weighted and added up. All scores are computed and all pages read, so memory and
-time are those of attention to everything. TPUs have kernels for it; elsewhere it is plain XLA.
+time are those of attention to everything. TPUs have kernels for it, and CPUs for the scores and for
+attention; elsewhere it is plain XLA.
 
 Tokens may be chosen by pools (Z.ai 2026, "GLM-5.3 Flash"; transformers' `Glm5NextTextIndexer`):
 behind its key a token caches how much each number of it counts in the mean of its pool. Queries
 score the means of the pools that they see whole; the tokens behind the last of them are always
-seen. This is plain XLA on every platform.
+seen. On TPUs and GPUs this is plain XLA.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.kernels import xla
-from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.cpu.served import reading_of
+from model_server.kernels.paged import KernelRefusal, PagedBatch, PageReading, SeenPages
 from model_server.kernels.pages import LayerPages, key_major_shapes, write
+from model_server.kernels.row_sums import weighted_sum
 from model_server.kernels.whole import WholeInputs
+from model_server.kernels.xla import READING
 
 
 class Choosing(NamedTuple):
@@ -43,8 +46,8 @@ class Chosen(NamedTuple):
 
 
 EVERY = Chosen(None, None)
-# pages, f32[N, C, J, I], f32[N, C, J], tables i32[N, S/G], limits i32[N, C] -> as `choose`
-_Choose = Callable[[LayerPages, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array | None]
+# what reads pages, which pages, f32[N, C, J, I], f32[N, C, J] -> as `choose`
+_Choose = Callable[[PageReading, SeenPages, jax.Array, jax.Array], jax.Array | None]
 
 
 class Lent(NamedTuple):
@@ -98,10 +101,9 @@ def attend_to_chosen(
         return batch.kernel.attend_to_chosen(batch, layer, q, k, choosing, most=most, scale=scale)
     seen = k if lent is None else lent.keys
     assert seen is not None, "a layer to which nothing is lent has keys"
-    padded = jnp.pad(q, ((0, 0), (0, 0), (0, seen.shape[2] - q.shape[2])))
     by = partial(choose, most=most) if pools is None else partial(choose_pools, pools, most=most)
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
-        mixed, chosen = _whole(batch, padded, seen, k, choosing, by, scale, sinks)
+        mixed, chosen = _whole(batch, q, seen, k, choosing, by, scale, sinks)
         return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
@@ -114,7 +116,7 @@ def attend_to_chosen(
             layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
         )
     attended = layer if lent is None else lent.pages
-    return _paged(batch, layer, attended, padded, choosing, by, scale, sinks)
+    return _paged(batch, layer, attended, q, choosing, by, scale, sinks)
 
 
 def _paged(
@@ -127,8 +129,9 @@ def _paged(
     scale: float,
     sinks: jax.Array | None,
 ) -> tuple[jax.Array, LayerPages, Chosen]:
-    """As `attend_to_chosen`, of pages that are written and queries as wide as attended keys."""
+    """As `attend_to_chosen`, of pages that are written."""
     split, decodes = batch.split, batch.decode_tables.shape[0]
+    reading = reading_of(batch.kernel)
 
     def run(
         rows: slice, tables: jax.Array, limits: jax.Array, before: jax.Array | None
@@ -140,10 +143,9 @@ def _paged(
             tables, limits = split.queries(tables), split.queries(limits)
         chosen = before
         if isinstance(choosing, Choosing):
-            chosen = choose(layer, parts[1], parts[2], tables, limits)
-        mixed = xla.paged_attention(
-            parts[0], attended, tables, limits, scale=scale, sinks=sinks, chosen=chosen
-        )
+            chosen = choose(reading, SeenPages(layer, tables, limits), parts[1], parts[2])
+        seen = SeenPages(attended, tables, limits, chosen=chosen)
+        mixed = reading.attention(parts[0], [seen], scale=scale, sinks=sinks)
         return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
     given = choosing if isinstance(choosing, Chosen) else Chosen(None, None)
@@ -179,84 +181,83 @@ def _whole(
     else:
         by, weights = map(blocks, choosing)
         assert k is not None, "a layer that chooses has keys to choose by"
-        chosen = choose(page(k), by, weights, tables, limits)
-    mixed = xla.paged_attention(
-        blocks(q), page(attended), tables, limits, scale=scale, sinks=sinks, chosen=chosen
-    )
+        chosen = choose(READING, SeenPages(page(k), tables, limits), by, weights)
+    seen = SeenPages(page(attended), tables, limits, chosen=chosen)
+    mixed = READING.attention(blocks(q), [seen], scale=scale, sinks=sinks)
     return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
 
 def choose(
-    layer: LayerPages,
+    reading: PageReading,
+    pages: SeenPages,
     queries: jax.Array,  # f32[N, C, J, I]
     weights: jax.Array,  # f32[N, C, J]
-    tables: jax.Array,  # i32[N, S/G]
-    limits: jax.Array,  # i32[N, C]
+    *,
     most: int,
 ) -> jax.Array | None:
     """Return bool[N, C, S], the tokens that each query attends to; None: all that it sees."""
-    page_size = layer.keys.shape[3]
-    tokens = tables.shape[1] * page_size
-    if tokens <= most:
+    if pages.tables.shape[1] * pages.layer.keys.shape[3] <= most:
         return None
-    first = layer.keys.shape[2] - queries.shape[3]
-    scores = jnp.full((*limits.shape, tokens), -jnp.inf)
+    return highest(reading.scores(pages, queries, weights), most)
 
-    def one_page(index: jax.Array, scores: jax.Array) -> jax.Array:
-        pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
-        keys = layer.keys.at[pages, 0, first:].get(mode="promise_in_bounds")  # [N, I, G]
-        found = jnp.einsum(
-            "ncji,nig->ncjg", queries, keys.astype(jnp.float32), precision=lax.Precision.HIGHEST
-        )
-        if layer.key_scales is not None:
-            scales = layer.key_scales.at[pages, 0].get(mode="promise_in_bounds")
-            found = found * scales[:, None, None]
-        found = jnp.einsum("ncj,ncjg->ncg", weights, jax.nn.relu(found))
-        at = lax.broadcast_to_rank(index * page_size + jnp.arange(page_size), 3)
-        seen = at < limits[..., None]
-        found = jnp.where(seen, found, -jnp.inf)
-        return lax.dynamic_update_slice_in_dim(scores, found, index * page_size, axis=2)
 
-    trips = (jnp.max(limits) + page_size - 1) // page_size
-    scores = lax.fori_loop(0, trips, one_page, scores)
-    return _highest(scores, most)
+_TOGETHER = 16  # means in a page: the CPU kernels compute the scores of so many side by side
 
 
 def choose_pools(
     pools: jax.Array,  # f32[P, I]: added to how much a key counts, by its place in a pool
-    layer: LayerPages,
+    reading: PageReading,
+    pages: SeenPages,
     queries: jax.Array,  # f32[N, C, J, I]
     weights: jax.Array,  # f32[N, C, J]
-    tables: jax.Array,  # i32[N, S/G]
-    limits: jax.Array,  # i32[N, C]
     *,
     most: int,
 ) -> jax.Array | None:
     """As `choose`, of whole pools of P tokens, which `most` is a multiple of."""
+    layer, tables, limits, *_ = pages
     page_size, size = layer.keys.shape[3], len(pools)
     tokens = tables.shape[1] * page_size
     if tokens <= most:
         return None
-    # As many pages at once as hold whole pools
-    pages = size // math.gcd(size, page_size)
-    tables = jnp.pad(tables, ((0, 0), (0, -tables.shape[1] % pages)))
-    count, spans = pages * page_size // size, tables.shape[1] // pages
-
-    def one_span(index: jax.Array, scores: jax.Array) -> jax.Array:
-        columns = lax.dynamic_slice_in_dim(tables, index * pages, pages, axis=1)
-        means = _means_of_pools(layer, columns, pools)
-        found = jnp.einsum("ncji,npi->ncjp", queries, means, precision=lax.Precision.HIGHEST)
-        found = jnp.einsum("ncj,ncjp->ncp", weights, jax.nn.relu(found))
-        ends = lax.broadcast_to_rank((index * count + jnp.arange(count) + 1) * size, 3)
-        found = jnp.where(ends <= limits[..., None], found, -jnp.inf)
-        return lax.dynamic_update_slice_in_dim(scores, found, index * count, axis=2)
-
-    trips = (jnp.max(limits) + pages * page_size - 1) // (pages * page_size)
-    scores = jnp.full((*limits.shape, count * spans), -jnp.inf)
-    scores = lax.fori_loop(0, trips, one_span, scores)
-    last = lax.broadcast_to_rank(jnp.arange(count * spans), 3) == limits[..., None] // size
-    kept = _highest(scores, most // size) | last
+    means = means_of_spans(
+        tables,
+        jnp.max(limits),
+        (page_size, size, pools.shape[1]),
+        lambda columns, _: _means_of_pools(layer, columns, pools),
+    )
+    seen = SeenPages(*means, limits // size)
+    scores = reading.scores(seen, queries, weights)
+    last = lax.broadcast_to_rank(jnp.arange(scores.shape[2]), 3) == limits[..., None] // size
+    kept = highest(scores, most // size) | last
     return jnp.repeat(kept, size, axis=-1)[..., :tokens]
+
+
+def means_of_spans(
+    tables: jax.Array,  # i32[N, S/G]
+    most: jax.Array,  # i32[]: tokens of the longest sequence
+    sizes: tuple[int, int, int],  # G tokens of a page, P of a group, I numbers of a mean
+    # some of the tables i32[N, columns], and the place of their first token -> f32[N, M, I]
+    means: Callable[[jax.Array, jax.Array], jax.Array],
+) -> tuple[LayerPages, jax.Array]:
+    """Return pages of the means of groups of tokens that lie in other pages, and their tables.
+
+    Those of groups that no sequence has whole are any numbers.
+    """
+    page_size, size, width = sizes
+    span = math.lcm(page_size, size * _TOGETHER)
+    columns, count = span // page_size, span // size
+    tables = jnp.pad(tables, ((0, 0), (0, -tables.shape[1] % columns)))
+    rows, spans = len(tables), tables.shape[1] // columns
+
+    def one_span(index: jax.Array, held: jax.Array) -> jax.Array:
+        where = lax.dynamic_slice_in_dim(tables, index * columns, columns, axis=1)
+        found = means(where, index * span).swapaxes(1, 2)
+        return lax.dynamic_update_slice_in_dim(held, found[:, None], index, axis=1)
+
+    held = jnp.zeros((rows, spans, width, count), jnp.float32)
+    held = lax.fori_loop(0, (most + span - 1) // span, one_span, held)
+    where = jnp.arange(rows * spans, dtype=jnp.int32).reshape(rows, spans)
+    return LayerPages(held.reshape(-1, 1, width, count), None), where
 
 
 def _means_of_pools(layer: LayerPages, tables: jax.Array, pools: jax.Array) -> jax.Array:
@@ -269,13 +270,12 @@ def _means_of_pools(layer: LayerPages, tables: jax.Array, pools: jax.Array) -> j
         cached = cached * scales[:, :, None]
     cached = cached.transpose(0, 1, 3, 2).reshape(len(tables), -1, size, 2 * width)
     keys, counts = jnp.split(cached, 2, axis=-1)
-    shares = jax.nn.softmax(counts + pools[None, None], axis=2)
-    return jnp.sum(shares * keys, axis=2)
+    return weighted_sum(counts + pools[None, None], keys, axis=2)
 
 
-def _highest(scores: jax.Array, most: int) -> jax.Array:
-    """Return bool[N, C, S]: the highest of f32[N, C, S], of each query."""
-    _, highest = lax.top_k(scores, most)
+def highest(scores: jax.Array, most: int) -> jax.Array:
+    """Return bool[..., S]: the highest of f32[..., S], of each query; of equal ones the first."""
+    _, places = lax.top_k(scores, most)
     return jnp.put_along_axis(
-        jnp.zeros(scores.shape, bool), highest, jnp.bool_(True), axis=-1, inplace=False
+        jnp.zeros(scores.shape, bool), places, jnp.bool_(True), axis=-1, inplace=False
     )

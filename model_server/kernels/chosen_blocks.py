@@ -1,7 +1,7 @@
 """Attention in chosen blocks: each query sees the tokens of the blocks that it scores highest.
 
-A token has one key for choosing. All scores are computed and all pages read, in plain XLA on every
-platform: time and memory are those of attention to everything.
+A token has one key for choosing. All scores are computed and all pages read, by the native kernels
+on CPUs, else in plain XLA: time and memory are those of attention to everything.
 Sources: MiniMax 2026, "MiniMax-M3": a query has a few heads that choose, one for each group of
 attending heads; a block's score is the highest among its tokens; the query's own block, or the few
 blocks that end with it, are always chosen. transformers' `models/qwen4_exp`: the heads that choose
@@ -11,7 +11,6 @@ the tokens behind the last of them are always seen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -19,15 +18,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.kernels import xla
-from model_server.kernels.chosen import Chosen
-from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.chosen import Chosen, highest, means_of_spans
+from model_server.kernels.cpu.served import reading_of
+from model_server.kernels.paged import KernelRefusal, PagedBatch, PageReading, SeenPages
 from model_server.kernels.pages import LayerPages, key_major_shapes, write
 from model_server.kernels.whole import WholeInputs
+from model_server.kernels.xla import READING
 
 _Made = TypeVar("_Made")
-# rows of the flat batch, pages, tables i32[N, S/G], limits i32[N, C], is it the decode rows?
-_Run = Callable[[slice, LayerPages, jax.Array, jax.Array, bool], _Made]
+# what reads pages, which pages, rows of the flat batch, are they the decode rows?
+_Run = Callable[[PageReading, SeenPages, slice, bool], _Made]
 
 
 class ChosenBlocks(NamedTuple):
@@ -56,13 +56,11 @@ def choose_blocks(
     Of whole blocks: bool[.., C, S], alike for all heads.
     """
 
-    def run(
-        rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
-    ) -> jax.Array | None:
-        shaped = queries[rows].reshape(limits.shape[0], -1, *queries.shape[1:])
+    def run(reading: PageReading, pages: SeenPages, rows: slice, decodes: bool) -> jax.Array | None:
+        shaped = queries[rows].reshape(pages.limits.shape[0], -1, *queries.shape[1:])
         if isinstance(blocks, WholeBlocks):
-            return _choose_whole(pages, shaped, tables, limits, blocks)
-        return _choose(pages, shaped, tables, limits, blocks)
+            return _choose_whole(reading, pages, shaped, blocks)
+        return _choose(reading, pages, shaped, blocks)
 
     first, rest, layer = _each(batch, layer, keys, None, run)
     return Chosen(first, rest), layer
@@ -80,12 +78,10 @@ def attend_in_blocks(
 ) -> tuple[jax.Array, LayerPages]:
     """Write the new keys and values, then attend. Returns f32[T, H, W]."""
 
-    def run(
-        rows: slice, pages: LayerPages, tables: jax.Array, limits: jax.Array, decodes: bool
-    ) -> jax.Array:
-        shaped = q[rows].reshape(limits.shape[0], -1, *q.shape[1:])
+    def run(reading: PageReading, pages: SeenPages, rows: slice, decodes: bool) -> jax.Array:
+        shaped = q[rows].reshape(pages.limits.shape[0], -1, *q.shape[1:])
         its = chosen.decodes if decodes else chosen.blocks
-        mixed = xla.paged_attention(shaped, pages, tables, limits, scale=scale, chosen=its)
+        mixed = reading.attention(shaped, [pages._replace(chosen=its)], scale=scale)
         return mixed.reshape(-1, *mixed.shape[2:])
 
     first, rest, layer = _each(batch, layer, k, v, run)
@@ -110,96 +106,72 @@ def _each(
         values = (
             None if v is None else v.reshape(inputs, length, *v.shape[1:]).transpose(0, 2, 1, 3)
         )
-        pages, tables = LayerPages(keys, values), jnp.arange(inputs)[:, None]
-        return None, run(slice(None), pages, tables, batch.block_limits, False), layer
+        tables = jnp.arange(inputs)[:, None]
+        pages = SeenPages(LayerPages(keys, values), tables, batch.block_limits)
+        return None, run(READING, pages, slice(None), False), layer
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal("attention in chosen blocks is computed over pages of plain XLA only")
     copies = layer.keys.shape[1] // k.shape[1]  # each device that shares the heads has a key
     layer = write(layer, jnp.repeat(k, copies, axis=1), v, batch.pages, batch.offsets)
-    decodes = batch.decode_tables.shape[0]
-    first = run(slice(0, decodes), layer, batch.decode_tables, batch.decode_limits, True)
+    decodes, reading = batch.decode_tables.shape[0], reading_of(batch.kernel)
+    pages = SeenPages(layer, batch.decode_tables, batch.decode_limits)
+    first = run(reading, pages, slice(0, decodes), True)
     if not batch.block_tables.shape[0]:
         return first, None, layer
-    rest = run(slice(decodes, None), layer, batch.block_tables, batch.block_limits, False)
-    return first, rest, layer
+    pages = SeenPages(layer, batch.block_tables, batch.block_limits)
+    return first, run(reading, pages, slice(decodes, None), False), layer
 
 
 def _choose(
-    layer: LayerPages,
+    reading: PageReading,
+    pages: SeenPages,
     queries: jax.Array,  # f32[N, C, J, I]
-    tables: jax.Array,  # i32[N, S/G]
-    limits: jax.Array,  # i32[N, C]
     blocks: ChosenBlocks,
 ) -> jax.Array | None:
     """Return bool[N, J, C, S], the tokens that each query sees; None: all up to its own."""
-    page_size = layer.keys.shape[3]
-    tokens = tables.shape[1] * page_size
+    layer, tables, limits, *_ = pages
+    tokens = tables.shape[1] * layer.keys.shape[3]
     count = -(-tokens // blocks.size)
     if count <= blocks.most:
         return None
     n, c, heads, _ = queries.shape
-
-    def one_page(index: jax.Array, scores: jax.Array) -> jax.Array:
-        pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
-        keys = layer.keys.at[pages, 0].get(mode="promise_in_bounds").astype(jnp.float32)
-        found = jnp.einsum("ncji,nig->njcg", queries, keys, precision=lax.Precision.HIGHEST)
-        if layer.key_scales is not None:
-            scales = layer.key_scales.at[pages, 0].get(mode="promise_in_bounds")
-            found = found * scales[:, None, None]
-        at = lax.broadcast_to_rank(index * page_size + jnp.arange(page_size), 4)
-        found = jnp.where(at < limits[:, None, :, None], found, -jnp.inf)
-        return lax.dynamic_update_slice_in_dim(scores, found, index * page_size, axis=3)
-
-    trips = (jnp.max(limits) + page_size - 1) // page_size
-    scores = jnp.full((n, heads, c, tokens), -jnp.inf)
-    scores = lax.fori_loop(0, trips, one_page, scores)
+    scores = reading.scores(pages, queries, None).swapaxes(1, 2)  # [N, J, C, S]
     padding = [(0, 0)] * 3 + [(0, count * blocks.size - tokens)]
     scores = jnp.pad(scores, padding, constant_values=-jnp.inf)
     best = scores.reshape(n, heads, c, count, blocks.size).max(-1)
     own = jnp.maximum(limits - 1, 0) // blocks.size
     since = own[:, None, :, None] - lax.broadcast_to_rank(jnp.arange(count), 4)
     best = jnp.where((since >= 0) & (since < blocks.nearest), jnp.inf, best)
-    _, highest = lax.top_k(best, blocks.most)
-    kept = jnp.zeros(best.shape, bool)
-    kept = jnp.put_along_axis(kept, highest, jnp.bool_(True), axis=-1, inplace=False)
+    kept = highest(best, blocks.most)
     return jnp.repeat(kept, blocks.size, axis=-1)[..., :tokens]
 
 
 def _choose_whole(
-    layer: LayerPages,
+    reading: PageReading,
+    pages: SeenPages,
     queries: jax.Array,  # f32[N, C, H, J]
-    tables: jax.Array,  # i32[N, S/G]
-    limits: jax.Array,  # i32[N, C]
     blocks: WholeBlocks,
 ) -> jax.Array | None:
     """Return bool[N, C, S], the tokens that each query sees; None: all up to its own."""
-    page_size, columns = layer.keys.shape[3], tables.shape[1]
-    tokens = columns * page_size
+    layer, tables, limits, *_ = pages
+    page_size = layer.keys.shape[3]
+    tokens = tables.shape[1] * page_size
     if tokens // blocks.size <= blocks.most:
         return None
-    # As many pages together as hold whole blocks.
-    span = math.lcm(page_size, blocks.size)
-    pages, each, spans = span // page_size, span // blocks.size, -(-tokens // span)
-    tables = jnp.pad(tables, ((0, 0), (0, spans * pages - columns)))
 
-    def one_span(index: jax.Array, scores: jax.Array) -> jax.Array:
-        held = lax.dynamic_slice_in_dim(tables, index * pages, pages, axis=1)
-        starts = index * span + jnp.arange(each) * blocks.size
-        keys = blocks.pooled(
-            _keys_of(layer, held).reshape(len(held), each, blocks.size, -1), starts
-        )
-        found = jnp.einsum("nchj,nbj->nhcb", queries, keys, precision=lax.Precision.HIGHEST)
-        found = jnp.sum(jax.nn.relu(found), axis=1)
-        ends = lax.broadcast_to_rank(starts + blocks.size, 3)
-        found = jnp.where(ends <= limits[..., None], found, -jnp.inf)
-        return lax.dynamic_update_slice_in_dim(scores, found, index * each, axis=2)
+    def means(columns: jax.Array, first: jax.Array) -> jax.Array:
+        keys = _keys_of(layer, columns)
+        starts = first + jnp.arange(keys.shape[1] // blocks.size) * blocks.size
+        return blocks.pooled(keys.reshape(len(keys), len(starts), blocks.size, -1), starts)
 
-    scores = jnp.full((*limits.shape, spans * each), -jnp.inf)
-    scores = lax.fori_loop(0, (jnp.max(limits) + span - 1) // span, one_span, scores)
-    _, highest = lax.top_k(scores, blocks.most)
-    begun = (limits // blocks.size)[..., None]  # the block that is not whole yet
-    kept = lax.broadcast_to_rank(jnp.arange(spans * each), 3) == begun
-    kept = jnp.put_along_axis(kept, highest, jnp.bool_(True), axis=-1, inplace=False)
+    made = means_of_spans(
+        tables, jnp.max(limits), (page_size, blocks.size, queries.shape[3]), means
+    )
+    seen = SeenPages(*made, limits // blocks.size)
+    scores = reading.scores(seen, queries, jnp.ones(queries.shape[:3], jnp.float32))
+    begun = limits[..., None] // blocks.size  # the block that is not whole yet
+    kept = highest(scores, blocks.most)
+    kept |= lax.broadcast_to_rank(jnp.arange(scores.shape[2]), 3) == begun
     return jnp.repeat(kept, blocks.size, axis=-1)[..., :tokens]
 
 

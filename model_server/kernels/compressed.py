@@ -6,7 +6,8 @@ entries are made of. Lasting pages have an entry for every `rate` tokens, in the
 them, so that a page depends on the tokens up to its end alone, as all pages do: they are shared,
 copied and written anew like others. An entry is made in the step that has its last token.
 
-All entries are read, in plain XLA on every platform: those that a query did not choose are masked.
+All entries are read, by the native kernels on CPUs, else in plain XLA: those that a query did not
+choose are masked.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels import xla
 from model_server.kernels.chosen import Choosing, choose
-from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.cpu.served import reading_of
+from model_server.kernels.paged import KernelRefusal, PagedBatch, PageReading, SeenPages
 from model_server.kernels.pages import LayerPages, key_major_shapes, write
 from model_server.kernels.whole import WholeInputs
+from model_server.kernels.xla import READING
 
 
 class Compression(NamedTuple):
@@ -57,6 +59,7 @@ class Compressed:
     groups: tuple[RowPages, ...]
     near: LayerPages
     lasting: LayerPages | None  # None: there are no entries, or none yet of whole inputs
+    reading: PageReading
     passing: bool = False  # True: pages of whole inputs, of which nothing is left
 
     def with_entries(self, compression: Compression, make: MakeEntries) -> Compressed:
@@ -86,21 +89,18 @@ class Compressed:
         """Return f32[T, H, Q], mixed of near tokens and entries."""
 
         def mixed(group: RowPages) -> jax.Array:
-            queries, near = _shaped(q, group), self.near._replace(values=None, value_scales=None)
-            seen = xla.nothing_seen(queries, 1, q.shape[2], sinks)
-            seen = xla.seen_on(
-                seen, queries, near, group.near, group.limits, scale=scale, window=window
-            )
+            near = self.near._replace(values=None, value_scales=None)
+            seen = [SeenPages(near, group.near, group.limits, window)]
             tables = _entry_tables(group.lasting, rate, self.page_size)
             if self.lasting is not None and tables.shape[1]:
-                limits, chosen = group.limits // rate, None
+                entries = SeenPages(self.lasting, tables, group.limits // rate)
                 if choosing is not None:
-                    by = Choosing(*(_shaped(each, group) for each in choosing))
-                    chosen = choose(self.lasting, by.queries, by.weights, tables, limits, most)
-                seen = xla.seen_on(
-                    seen, queries, self.lasting, tables, limits, scale=scale, chosen=chosen
-                )
-            return xla.mixture_of(seen, queries, group.limits).reshape(-1, *q.shape[1:])
+                    by = [_shaped(each, group) for each in choosing]
+                    chosen = choose(self.reading, entries, *by, most=most)
+                    entries = entries._replace(chosen=chosen)
+                seen.append(entries)
+            found = self.reading.attention(_shaped(q, group), seen, scale=scale, sinks=sinks)
+            return found.reshape(-1, *q.shape[1:])
 
         return jnp.concatenate([mixed(group) for group in self.groups])
 
@@ -145,7 +145,7 @@ def compressed(
     if batch.block_tables.shape[0]:
         tables = windows.block_tables, batch.block_tables
         groups.append(RowPages(slice(decodes, None), *tables, batch.block_limits))
-    return Compressed(tuple(groups), near, lasting)
+    return Compressed(tuple(groups), near, lasting, reading_of(batch.kernel))
 
 
 def _of_whole(batch: PagedBatch, keys: jax.Array, parts: jax.Array | None, rate: int) -> Compressed:
@@ -160,7 +160,7 @@ def _of_whole(batch: PagedBatch, keys: jax.Array, parts: jax.Array | None, rate:
     near = LayerPages(page(keys).swapaxes(2, 3), None if parts is None else page(parts))
     tables = jnp.arange(inputs)[:, None]
     group = RowPages(slice(None), tables, tables, batch.block_limits)
-    return Compressed((group,), near, None, passing=True)
+    return Compressed((group,), near, None, READING, passing=True)
 
 
 def _shaped(flat: jax.Array, group: RowPages) -> jax.Array:

@@ -5,7 +5,7 @@ They are the same for every layer: models pass them through untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -154,6 +154,45 @@ class PagedBatch:
             each.name: getattr(self.window_tables, each.name) for each in fields(self.window_tables)
         }
         return replace(self, window_tables=None, **places)
+
+
+class SeenPages(NamedTuple):
+    """Pages of N sequences, and what C queries of each see of them."""
+
+    layer: LayerPages
+    tables: jax.Array  # i32[N, S/G]
+    limits: jax.Array  # i32[N, C]
+    window: int | None = None
+    # bool[N, C, S]: the tokens each query attends to, or bool[N, J, C, S]: by groups of its heads;
+    # None: all
+    chosen: jax.Array | None = None
+
+
+class PageReading(Protocol):
+    """Reads pages whose keys are transposed. `xla` has one for every platform."""
+
+    def attention(
+        self,
+        q: jax.Array,  # f32[N, C, H, Q]: compared with the first Q numbers of a key
+        seen: Sequence[SeenPages],
+        *,
+        scale: float,
+        sinks: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return f32[N, C, H, W], mixed of all these pages by one softmax."""
+        ...
+
+    def scores(
+        self,
+        pages: SeenPages,
+        queries: jax.Array,  # f32[N, C, J, I]: compared with the last I numbers of a key
+        weights: jax.Array | None,  # f32[N, C, J]
+    ) -> jax.Array:
+        """Return f32[N, C, S]: relu(query · key), weighted and added up; -inf for unseen tokens.
+
+        Without weights f32[N, C, J, S]: query · key.
+        """
+        ...
 
 
 # q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];

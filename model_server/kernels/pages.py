@@ -65,7 +65,7 @@ class CacheShape:
     key_dim: int
     value_dim: int  # 0: the keys double as values
     axis: str | None = None  # logical axis of the heads; None: replicated
-    # Queries choose the tokens that they attend to: plain XLA computes it, except on TPUs.
+    # Queries choose the tokens that they attend to: TPUs and CPUs have kernels for it.
     chosen: bool = False
     plain: bool = False  # plain XLA computes it on TPUs, too
     query_axis: str | None = None  # of the query heads, which may be sharded when KV heads are not

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from model_server.kernels.cpu import native
-from model_server.kernels.cpu.rows import curve
+from model_server.kernels.cpu.rows import balance, curve, mix
 
 _PORTABLE: ContextVar[bool] = ContextVar("portable", default=False)
 
@@ -39,6 +40,11 @@ def row_sum(x: jax.Array) -> jax.Array:
     return _computed("sum", x, 0.0)
 
 
+def row_total(x: jax.Array) -> jax.Array:
+    """As `row_sum`, by the native kernels also where a weight had a part in x."""
+    return _computed("total", x, 0.0)
+
+
 def row_mean(x: jax.Array) -> jax.Array:
     """Return f32[..., 1], the mean of each row of f32[..., D]."""
     return row_sum(x) / x.shape[-1]
@@ -47,6 +53,12 @@ def row_mean(x: jax.Array) -> jax.Array:
 def row_softmax(x: jax.Array) -> jax.Array:
     """Return f32[..., D], the softmax of each row; -inf gets nothing."""
     return _computed("softmax", x, 0.0)
+
+
+def weighted_sum(scores: jax.Array, values: jax.Array, axis: int) -> jax.Array:
+    """Return the sum of values along an axis, each number weighted by a softmax of its scores."""
+    scores, values = (jnp.moveaxis(each, axis, -1) for each in (scores, values))
+    return row_total(row_softmax(scores) * values)[..., 0]
 
 
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
@@ -79,18 +91,83 @@ def fading(log_decay: jax.Array) -> jax.Array:
     return lax.optimization_barrier(-jnp.exp(log_decay))
 
 
+@jax.custom_jvp
+def mixed_streams(
+    x: jax.Array,  # f32[T, N, D]
+    weights: jax.Array | None,  # f32[T, N, M]; None: M is N, and streams are as they are
+    adding: jax.Array | None = None,  # f32[T, M]
+    made: jax.Array | None = None,  # f32[T, D]; None: nothing is added
+) -> jax.Array:
+    """Return f32[T, M, D]: streams weighted and added up, and `made` added to each result."""
+    on_cpu = mix if _is_native(x, on_weights=True) else _mixed
+    return lax.platform_dependent(x, weights, adding, made, cpu=on_cpu, default=_mixed)
+
+
+def _mixed(
+    x: jax.Array, weights: jax.Array | None, adding: jax.Array | None, made: jax.Array | None
+) -> jax.Array:
+    if weights is not None:
+        # On TPUs and GPUs what is added was rounded before; XLA:CPU drops the barrier.
+        rounded = lax.optimization_barrier(weights[..., None] * x[:, :, None])
+        x = reduce(jnp.add, (rounded[:, stream] for stream in range(x.shape[1])))
+    if adding is None or made is None:
+        return x
+    return x + adding[..., None] * made[:, None]
+
+
+@mixed_streams.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    _, change = jax.jvp(_mixed, primals, tangents)
+    return mixed_streams(*primals), change
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def balanced(x: jax.Array, least: float, rounds: int) -> jax.Array:
+    """Return matrices f32[T, N, N] of positive numbers with rows and columns that add up to one.
+
+    By the algorithm of Sinkhorn and Knopp, in so many rounds. least: added to sums.
+    """
+    plain = partial(_balanced, least=least, rounds=rounds)
+    native = partial(balance, least=least, rounds=rounds)
+    on_cpu = native if _is_native(x, on_weights=True) else plain
+    return lax.platform_dependent(x, cpu=on_cpu, default=plain)
+
+
+def _balanced(x: jax.Array, least: float, rounds: int) -> jax.Array:
+    def divided(found: jax.Array, axis: int) -> jax.Array:
+        return found / (found.sum(axis, keepdims=True) + least)
+
+    def one_round(_: int, found: jax.Array) -> jax.Array:
+        return divided(divided(found, 2), 1)
+
+    return lax.fori_loop(1, rounds, one_round, divided(x, 1))
+
+
+@balanced.defjvp
+def _(least: float, rounds: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    _, change = jax.jvp(partial(_balanced, least=least, rounds=rounds), primals, tangents)
+    return balanced(*primals, least, rounds), change
+
+
+def _is_native(x: jax.Array, *, on_weights: bool) -> bool:
+    """True if the native kernels compute rows.
+
+    on_weights: also where a weight has had a part in x, so that it has a mesh of one device.
+    """
+    # XLA would gather what is divided among devices before it calls a kernel.
+    mesh = jax.typeof(x).sharding.mesh
+    alone = mesh.empty or (mesh.size == 1 and on_weights)
+    return alone and native.available() and x.dtype == jnp.float32 and not _PORTABLE.get()
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2))
 def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     plain = partial(_BY_XLA[name], epsilon=epsilon)
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
-    # XLA would gather what is divided among devices before it calls a kernel.
-    mesh = jax.typeof(x).sharding.mesh  # of one device, where a weight has had a part in x
     # Norms behind a weight stay with XLA there: around the native ones it fused a product with a
     # sum in the program of one step, and not in that of several.
-    whole = mesh.empty or (mesh.size == 1 and name in _EXPONENTIALS)
-    alone = whole and not _PORTABLE.get()
-    if native.available() and x.dtype == jnp.float32 and alone:
-        on_cpu = partial(curve, name, epsilon=epsilon)
+    if _is_native(x, on_weights=name in _BEHIND_WEIGHTS):
+        on_cpu = partial(curve, "sum" if name == "total" else name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
 
 
@@ -134,9 +211,10 @@ def _softplus(x: jax.Array, epsilon: float) -> jax.Array:
     return jax.nn.softplus(x)
 
 
-_EXPONENTIALS = ("softmax", "logistic", "softplus")
+_BEHIND_WEIGHTS = ("softmax", "logistic", "softplus", "total")
 _BY_XLA: Mapping[str, Callable[..., jax.Array]] = {
     "sum": _sum,
+    "total": _sum,
     "softmax": _softmax,
     "logistic": _logistic,
     "softplus": _softplus,

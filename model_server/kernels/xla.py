@@ -8,13 +8,14 @@ to 8 times slower at 32 sequences, because that copy goes through memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.kernels.paged import WriteThenRead, first_seen
+from model_server.kernels.paged import SeenPages, WriteThenRead, first_seen
 from model_server.kernels.pages import HIGHEST, LayerPages
 
 _MASKED = -1e30
@@ -33,6 +34,52 @@ def paged_attention(
     width = q.shape[3] if layer.values is None else layer.values.shape[3]
     begun = nothing_seen(q, layer.keys.shape[1], width, sinks)
     return mixture_of(seen_on(begun, q, layer, tables, limits, **scores), q, limits)
+
+
+class XlaReading:
+    """As `paged.PageReading`."""
+
+    def attention(
+        self,
+        q: jax.Array,
+        seen: Sequence[SeenPages],
+        *,
+        scale: float,
+        sinks: jax.Array | None = None,
+    ) -> jax.Array:
+        first = seen[0].layer
+        width = q.shape[3] if first.values is None else first.values.shape[3]
+        found = nothing_seen(q, first.keys.shape[1], width, sinks)
+        for layer, tables, limits, window, chosen in seen:
+            how: Any = {"scale": scale, "window": window, "chosen": chosen}
+            found = seen_on(found, q, layer, tables, limits, **how)
+        return mixture_of(found, q, seen[0].limits)
+
+    def scores(self, pages: SeenPages, queries: jax.Array, weights: jax.Array | None) -> jax.Array:
+        layer, tables, limits, *_ = pages
+        page_size, first = layer.keys.shape[3], layer.keys.shape[2] - queries.shape[3]
+        shape = queries.shape[: 3 if weights is None else 2]
+        made = jnp.full((*shape, tables.shape[1] * page_size), -jnp.inf)
+        bounds = limits[:, :, None, None] if weights is None else limits[:, :, None]
+
+        def one_page(index: jax.Array, made: jax.Array) -> jax.Array:
+            page = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
+            keys = layer.keys.at[page, 0, first:].get(mode="promise_in_bounds")  # [N, I, G]
+            found = jnp.einsum(
+                "ncji,nig->ncjg", queries, keys.astype(jnp.float32), precision=lax.Precision.HIGHEST
+            )
+            if layer.key_scales is not None:
+                scales = layer.key_scales.at[page, 0].get(mode="promise_in_bounds")
+                found = found * scales[:, None, None]
+            if weights is not None:
+                found = jnp.einsum("ncj,ncjg->ncg", weights, jax.nn.relu(found))
+            at = lax.broadcast_to_rank(index * page_size + jnp.arange(page_size), found.ndim)
+            found = jnp.where(at < bounds, found, -jnp.inf)
+            last = found.ndim - 1
+            return lax.dynamic_update_slice_in_dim(made, found, index * page_size, axis=last)
+
+        trips = (jnp.max(limits) + page_size - 1) // page_size
+        return lax.fori_loop(0, trips, one_page, made)
 
 
 class SoftmaxSoFar(NamedTuple):
@@ -197,3 +244,4 @@ def _seen(
 
 
 KERNEL = WriteThenRead(paged_attention)
+READING = XlaReading()

@@ -8,6 +8,7 @@ of the weights.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -58,14 +59,14 @@ class HostAdapters:
         self._reading: set[str] = set()
         self._guard = threading.Lock()
 
-    def read(self, key: str, path: str) -> None:
+    def read(self, key: str, path: str, folder: str) -> None:
         """Read an adapter and keep it under the key until it is written or forgotten.
 
-        Raises CheckpointError.
+        folder: of its files, below the path. Raises CheckpointError.
         """
         with self._guard:
             self._reading.add(key)
-        made = self._factors(path)
+        made = self._factors(path, folder)
         with self._guard:
             if key in self._reading:
                 self._read[key] = made
@@ -81,9 +82,9 @@ class HostAdapters:
             self._reading.discard(key)
             return self._read.pop(key)
 
-    def _factors(self, path: str) -> list[jax.Array]:
+    def _factors(self, path: str, folder: str) -> list[jax.Array]:
         self._roots.check(path)
-        with closing(open_adapter(local_copy(path))) as adapter:
+        with closing(open_adapter(os.path.join(local_copy(path), folder))) as adapter:
             _check_adapter(adapter, self._whole)
             declared = self._deployment.blueprint.declarations
             with self._opened(adapter) as base:
@@ -268,6 +269,21 @@ class AdapterReader:
             return lengths / np.sqrt(np.einsum("oi,oi->o", whole, whole, dtype=np.float64))
 
 
+def load_own(spec: ModelSpec, room: AdapterRoom, runner: Runner) -> None:
+    """Read the checkpoint's own adapters on every host and put each into its place.
+
+    A runner that cannot is closed. Raises CheckpointError.
+    """
+    try:
+        for own in room.own:
+            key = f"{spec.model_id} {own.kind}"
+            runner.do(ReadAdapter(key, spec.checkpoint, own.folder)).result()
+            runner.do(WriteAdapter(key, room.place_of(own.kind)))
+    except BaseException:
+        runner.close()
+        raise
+
+
 @dataclass(slots=True, eq=False)
 class Base:
     """A loaded model and the adapters in its places."""
@@ -282,12 +298,12 @@ class Base:
     def take(self, model_id: str) -> int:
         """Return a free place. Raises LoadFailed, naming those that hold them."""
         with self.guard:
-            for place in range(1, self.room.places + 1):
+            for place in range(1, self.room.free + 1):
                 if place not in self.holders:
                     self.holders[place] = model_id
                     return place
             raise LoadFailed(
-                f"{self.model_id} has room for {count(self.room.places, 'adapter')} "
+                f"{self.model_id} has room for {count(self.room.free, 'adapter')} "
                 f"(MAX_ADAPTERS) and holds {listing(sorted(self.holders.values()))}: unpublish "
                 "one, or publish the base with more room"
             )
@@ -319,8 +335,9 @@ class Bases:
         self._keys = itertools.count(1)
 
     def keep(self, spec: ModelSpec, room: AdapterRoom, loaded: Loaded, runner: Runner) -> None:
-        """Remember a model that was loaded with room for adapters."""
-        self._bases[spec.model_id] = Base(spec.model_id, room, loaded, runner)
+        """Remember a model that was loaded with room for adapters that are published."""
+        if room.free:
+            self._bases[spec.model_id] = Base(spec.model_id, room, loaded, runner)
 
     def load(
         self, spec: ModelSpec, base_id: str, report: Callable[[Progress], None]

@@ -64,6 +64,11 @@ class AskedModel:
         """True of a model that makes tokens, unless it was published for something else."""
         return isinstance(self.recipe, Recipe) and generates(self.recipe, self.checkpoint)
 
+    @property
+    def pairs_images(self) -> bool:
+        """True of a model with a space of texts and images."""
+        return isinstance(self.recipe, EmbedRecipe) and self.recipe.pairs_images
+
 
 class KindPlan(Protocol):
     """A model that is known to match its checkpoint and to fit here."""
@@ -104,6 +109,7 @@ _KINDS = (
         "audio.synthesizer_loading",
     ),
     _KindPlace(lambda asked: asked.generates, "language"),
+    _KindPlace(lambda asked: asked.pairs_images, "passes.image_text_loading"),
     _KindPlace(lambda asked: True, "passes.embed_loading"),
 )
 

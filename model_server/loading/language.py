@@ -24,10 +24,10 @@ from model_server.engine.step_times import StepTimes
 from model_server.engine.worker import Worker
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands import copies, is_proxied
-from model_server.kernels.cpu.attention import LANES, MOST_DIM, supports
+from model_server.kernels.cpu.attention import MOST_DIM, supports
 from model_server.kernels.cpu.served import described, is_native
 from model_server.kernels.pages import LayerPages
-from model_server.loading.adapters import Bases
+from model_server.loading.adapters import Bases, load_own
 from model_server.loading.checkpoint_opener import CheckpointOpener
 from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment
@@ -216,6 +216,8 @@ class LanguagePlan:
         """Raises as the loads do."""
         models, load = self.models, self.load
         runner = self._run(report)
+        if self.recipe.adapters is not None:
+            load_own(self.spec, self.recipe.adapters, runner)
         islands = None
         if is_proxied():
             assert not isinstance(load, StageLoad)
@@ -407,10 +409,7 @@ def _left_to_xla(deployment: Deployment) -> Iterator[str]:
         yield f"{kinds} weights"
     attending = [each for each in deployment.pool_shapes if isinstance(each, LayerPages)]
     if not all(map(supports, attending)):
-        yield (
-            f"attention (native: pages of a multiple of {LANES}, "
-            f"heads of at most {MOST_DIM} numbers)"
-        )
+        yield f"attention (native: heads of at most {MOST_DIM} numbers)"
 
 
 def _is_matrix(weight: Declaration) -> bool:

@@ -55,14 +55,18 @@ class HostWeights:
         self._deployment = deployment
         self._opener = opener
         self._read: dict[str, dict[int, jax.Array]] = {}
+        self._wanted: set[str] = set()  # keys of what is being read
         self._guard = threading.Lock()
 
     def read(self, key: str, source: str, partial: bool) -> None:
         """Read all weights of a source, or those that it has, and keep them under the key.
 
-        The work gives way to steps: it is done on a thread of low priority. Raises CheckpointError,
-        MemoryPlanError.
+        The work gives way to steps: it is done on a thread of low priority. Nothing is kept of a
+        key that was forgotten meanwhile, as another host's refusal has all others do. Raises
+        CheckpointError, MemoryPlanError.
         """
+        with self._guard:
+            self._wanted.add(key)
 
         def work() -> dict[int, jax.Array]:
             give_way()
@@ -70,12 +74,18 @@ class HostWeights:
                 return self._arrays(checkpoint, partial=partial)
 
         context = contextvars.copy_context()  # marks compiles as expected
-        made = Worker.once("new weights", lambda: context.run(work)).result()
-        with self._guard:
-            self._read[key] = made
+        try:
+            made = Worker.once("new weights", lambda: context.run(work)).result()
+            with self._guard:
+                if key in self._wanted:
+                    self._read[key] = made
+        finally:
+            with self._guard:
+                self._wanted.discard(key)
 
     def forget(self, key: str) -> None:
         with self._guard:
+            self._wanted.discard(key)
             self._read.pop(key, None)
 
     def take(self, key: str) -> Mapping[int, jax.Array]:
@@ -113,7 +123,7 @@ class HostWeights:
             wanted = _given(wanted, set(own.names()))
         declared = [each.declared for each in wanted]
         self._check_room(declared)
-        arrays = iter(read_weights(declared, own, _quiet, plan.layout))
+        arrays = iter(read_weights(declared, own, _quiet, plan.layout, in_turn=True))
         places = [each.first + at for each in wanted for at in range(len(each.declared.leaves))]
         return {place: as_bytes(array) for place, array in zip(places, arrays, strict=True)}
 

@@ -88,7 +88,8 @@ class PlacedModel:
 
     @cached_property
     def kernel(self) -> Kernel:
-        if self.cache.plain or (self.cache.chosen and self.layout.platform != "tpu"):
+        plain = {"tpu": self.cache.plain, "gpu": self.cache.plain or self.cache.chosen}
+        if plain.get(self.layout.platform):
             return xla.KERNEL
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
         memories = self.layout.axis("heads") if self.recipe.recurrent else None

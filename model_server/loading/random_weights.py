@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels.local_devices import OWN, beside, full, starts, whole
-from model_server.loading.weights import Report, fill, placed_in_tiles
+from model_server.loading.weights import Report, fill, in_tiles, placed
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.models.weights.source import Joined, RepeatedGroups, WeightSource
 from model_server.models.weights.weight import Declaration, Leaf
@@ -41,10 +41,11 @@ def random_weights(
     def draw_one(weight: Declaration) -> list[jax.Array]:
         if weight.is_tiled:
             drawn = {leaf: np.asarray(_leaf(weight, leaf, seed, over)) for leaf in weight.plain}
-            return placed_in_tiles(weight, over, lambda: lambda leaf, region: drawn[leaf][region])
+            tiles = in_tiles(weight, lambda: lambda leaf, region: drawn[leaf][region])
+            return placed(weight, over, tiles)
         return [_leaf(weight, leaf, seed, over) for leaf in weight.leaves]
 
-    drawn = fill(declared, draw_one, "drawing weights", report, lambda weights: False)
+    drawn = fill(declared, draw_one, "drawing weights", report)
     return [leaf for leaves in drawn for leaf in leaves]
 
 

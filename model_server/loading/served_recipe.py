@@ -38,7 +38,11 @@ def with_usable_media(recipe: Recipe, overrides: Mapping[str, str], *, proxied: 
     logger.warning("the model is served for text only: %s", why)
     note = f"It takes no {names_of(recipe.media)} here: {why}."
     return replace(
-        recipe, media=(), media_rows=None, note=f"{recipe.note} {note}" if recipe.note else note
+        recipe,
+        media=(),
+        media_rows=None,
+        adapters=recipe.adapters and recipe.adapters.for_published,
+        note=f"{recipe.note} {note}" if recipe.note else note,
     )
 
 

@@ -14,11 +14,11 @@ import functools
 import itertools
 import math
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from contextlib import closing
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,7 +27,13 @@ from model_server.checkpoints.checkpoint import ARRAYS, Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit, region_shape, whole
-from model_server.kernels.aligned import ALIGNMENT, aligned, aligned_empty
+from model_server.kernels.aligned import (
+    BandMemory,
+    WeightMemory,
+    aligned,
+    aligned_empty,
+    uses_host_memory,
+)
 from model_server.kernels.cpu.tiles import ROWS
 from model_server.models.weights.quantization import fits, has_transposed, quantize, refined
 from model_server.models.weights.sharding import Layout, own_device
@@ -37,51 +43,12 @@ from model_server.models.weights.weight import Declaration, Leaf
 from sax.errors import CheckpointError
 from sax.types import Progress
 
+T = TypeVar("T")
+
 _QUANTISED_BAND = 64 * 1024  # numbers quantised at once
 _ALONE = 32  # fewer bands than this are not worth threads
 _THREADS = 8  # more would need more memory for their bands
 _PARTS = ("values", "scales", "offsets")
-_BLOCK = 64 * 2**20  # bytes; numpy asks for large pages from 4 MiB on
-
-
-class WeightMemory:
-    """Memory for weights, cut from blocks. Thread-safe.
-
-    The system takes four times as long to hand out small pages as large ones, and longer than it
-    takes to fill them. A block is freed with the last of its arrays; until then
-    `sharing.freeing` gives back the pages of each.
-    """
-
-    def __init__(self) -> None:
-        self._left = np.empty(0, np.uint8)
-        self._guard = threading.Lock()
-
-    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """As `aligned_empty`."""
-        kind = np.dtype(dtype)
-        size = math.prod(shape) * kind.itemsize
-        if size > _BLOCK // 2:
-            return aligned_empty(shape, kind)
-        with self._guard:
-            if self._left.nbytes < size:
-                self._left = aligned_empty((_BLOCK,), np.uint8)
-            taken, self._left = self._left[:size], self._left[-(-size // ALIGNMENT) * ALIGNMENT :]
-        return taken.view(kind).reshape(shape)
-
-
-class BandMemory(threading.local):
-    """Memory for one band of a weight at a time in each thread, which the next one overwrites."""
-
-    def __init__(self) -> None:
-        self._held = np.empty(0, np.uint8)
-
-    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """As `aligned_empty`."""
-        kind = np.dtype(dtype)
-        size = math.prod(shape) * kind.itemsize
-        if self._held.nbytes < size:
-            self._held = aligned_empty((size,), np.uint8)
-        return self._held[:size].view(kind).reshape(shape)
 
 
 def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> jax.Array:
@@ -99,6 +66,14 @@ def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> j
     return jax.make_array_from_single_device_arrays(leaf.shape, sharding, shards)
 
 
+def placed(weight: Declaration, layout: Layout, made: Sequence[np.ndarray]) -> list[jax.Array]:
+    """Place the whole arrays of a weight's leaves."""
+    wholes = zip(weight.leaves, made, strict=True)
+    arrays = [place(leaf, layout, array.__getitem__) for leaf, array in wholes]
+    return jax.block_until_ready(arrays)
+
+
+Reader = Callable[[], Callable[[Leaf, Region], np.ndarray]]
 _BAND = 2 * 1024 * 1024  # numbers laid out in tiles at once, at least
 _MOST_BANDS = 4  # of a weight: some checkpoints decode a whole tensor for each, columns always
 
@@ -120,14 +95,10 @@ def _bands(weight: Declaration, starts: Sequence[int]) -> Iterator[slice]:
             yield slice(row, min(row + height, stop))
 
 
-def placed_in_tiles(
-    weight: Declaration,
-    layout: Layout,
-    reader: Callable[[], Callable[[Leaf, Region], np.ndarray]],
-    empty: Empty = aligned_empty,
-    starts: Sequence[int] = (0,),
-) -> list[jax.Array]:
-    """Read a weight band by band, lay out each in tiles and place them.
+def in_tiles(
+    weight: Declaration, reader: Reader, empty: Empty = aligned_empty, starts: Sequence[int] = (0,)
+) -> list[np.ndarray]:
+    """Read a weight band by band and lay out each in tiles; return the host's array of each leaf.
 
     reader: makes what reads the leaves as they are stored; it may keep what it has read.
     empty: makes the arrays for the tiles. starts: rows at which another tensor begins.
@@ -143,8 +114,7 @@ def placed_in_tiles(
         tiles = slice(first * rows_of_each // ROWS, -(-band.stop * rows_of_each // ROWS))
         lay_out(weight.packing, plain, {part: array[tiles] for part, array in made.items()})
         del plain, read  # before the next band is read
-    placed = [place(leaf, layout, lambda _, part=leaf.part: made[part]) for leaf in weight.leaves]
-    return jax.block_until_ready(placed)
+    return list(made.values())
 
 
 AHEAD = 2  # weights in flight: one is read while another is placed
@@ -155,28 +125,37 @@ Together = Callable[[Sequence[Declaration]], bool]  # may these be in flight at 
 
 def fill(
     declared: Sequence[Declaration],
-    make: Callable[[Declaration], list[jax.Array]],
+    make: Callable[[Declaration], list[T]],
     phase: str,
     report: Report,
-    together: Together,
-) -> list[list[jax.Array]]:
-    total = sum(weight.bytes for weight in declared)
-    placed: list[list[jax.Array]] = []
-    done = 0
-    coming: deque[Future[list[jax.Array]]] = deque()
+    together: Together | None = None,
+) -> list[list[T]]:
+    """Make every weight. together: some at once, on threads; None: each in turn, on this thread."""
+    total, done = sum(weight.bytes for weight in declared), 0
+    filled: list[list[T]] = []
+    in_turn = (make(weight) for weight in declared)
+    with closing(_ahead(declared, make, together) if together else in_turn) as coming:
+        report(Progress(phase, done, total, "bytes"))
+        for weight, made in zip(declared, coming, strict=True):
+            filled.append(made)
+            done += weight.bytes
+            report(Progress(phase, done, total, "bytes"))
+    return filled
+
+
+def _ahead(
+    declared: Sequence[Declaration], make: Callable[[Declaration], list[T]], together: Together
+) -> Generator[list[T]]:
+    coming: deque[Future[list[T]]] = deque()
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="weights") as pool:
         try:
-            for index, waited in enumerate(declared):
+            for index in range(len(declared)):
                 for weight in _starting(declared[index:], len(coming), together):
                     context = contextvars.copy_context()  # marks compiles as expected
                     coming.append(pool.submit(context.run, make, weight))
-                report(Progress(phase, done, total, "bytes"))
-                placed.append(coming.popleft().result())
-                done += waited.bytes
+                yield coming.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
-    report(Progress(phase, total, total, "bytes"))
-    return placed
 
 
 def _starting(
@@ -190,11 +169,11 @@ def _starting(
 
 
 def _starts(weight: Declaration, checkpoint: Checkpoint) -> list[int]:
-    """Return the rows at which the tensors begin that a weight is joined from, if tiles do, too.
+    """Return the rows at which the arrays begin that a weight is joined from, if tiles do, too.
 
-    The part of one tensor is read in place where it lies in memory already.
+    The part of one array is read in place. What a file holds is read faster in large pieces.
     """
-    if len(weight.shape) != 2 or weight.low_rank is not None:
+    if checkpoint.format != ARRAYS or len(weight.shape) != 2 or weight.low_rank is not None:
         return [0]
     pieces = weight.source.pieces(checkpoint, whole(weight.shape))
     rows = sorted({0, *(each.place[0].start for each in pieces)})
@@ -210,9 +189,12 @@ def read_weights(
     checkpoint: Checkpoint,
     report: Report,
     layout: Layout | None = None,
+    *,
+    in_turn: bool = False,
 ) -> list[jax.Array]:
     """Read every declared weight and place it on the devices of the layout.
 
+    in_turn: all on this thread, which takes longer from a slow disk and less of the processors.
     Raises CheckpointError naming a missing, misshapen or unknown tensor.
     """
     if found := next(mismatches(declared, checkpoint), None):
@@ -221,24 +203,42 @@ def read_weights(
     over = layout or own_device()
     memory, bands = WeightMemory(), BandMemory()
 
-    def read_one(weight: Declaration) -> list[jax.Array]:
+    def on_host(weight: Declaration) -> list[np.ndarray]:
         if weight.is_tiled:
             reader = functools.partial(_reader, weight, checkpoint, bands.empty)
-            return placed_in_tiles(weight, over, reader, memory.empty, _starts(weight, checkpoint))
+            return in_tiles(weight, reader, memory.empty, _starts(weight, checkpoint))
         read = _reader(weight, checkpoint)
-        placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
-        return jax.block_until_ready(placed)  # so that the host copy is freed
+        return [aligned(read(leaf, whole(leaf.shape)), leaf.dtype) for leaf in weight.leaves]
+
+    def on_devices(weight: Declaration) -> list[jax.Array]:
+        if weight.is_tiled:
+            return placed(weight, over, on_host(weight))
+        read = _reader(weight, checkpoint)
+        made = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
+        return jax.block_until_ready(made)  # so that the host copy is freed
 
     order = _file_order(declared, checkpoint)
-    placed = fill(
-        [declared[index] for index in order],
-        read_one,
-        "reading weights",
-        report,
-        _few_and_small(declared, checkpoint),
-    )
-    by_weight = dict(zip(order, placed, strict=True))
+    ordered, phase = [declared[index] for index in order], "reading weights"
+    together = None if in_turn else _few_and_small(declared, checkpoint)
+    bits = min((leaf.bits for weight in declared for leaf in weight.leaves), default=8)
+    if uses_host_memory(over.mesh) and bits >= 8:  # less is copied as it is packed
+        made = _placed_together(ordered, fill(ordered, on_host, phase, report, together), over)
+    else:
+        made = fill(ordered, on_devices, phase, report, together)
+    by_weight = dict(zip(order, made, strict=True))
     return [leaf for index in range(len(declared)) for leaf in by_weight[index]]
+
+
+def _placed_together(
+    declared: Sequence[Declaration], made: Sequence[Sequence[np.ndarray]], layout: Layout
+) -> Iterator[list[jax.Array]]:
+    """Yield the arrays of each weight. One call for all of them: between passes over the numbers of
+    a weight, which fill the caches, jax's own code takes several times as long."""
+    leaves = [leaf for weight in declared for leaf in weight.leaves]
+    shardings = [layout.sharding(each.shape, each.axes, each.bits) for each in leaves]
+    arrays = iter(jax.device_put(list(itertools.chain.from_iterable(made)), shardings))
+    for weight in declared:
+        yield list(itertools.islice(arrays, len(weight.leaves)))
 
 
 def mismatches(

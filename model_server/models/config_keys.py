@@ -10,7 +10,9 @@ from sax.errors import CheckpointError
 
 _Kind = TypeVar("_Kind")
 
-_MOST = 2**24  # upper bound of any count: far above every model, so it catches slips
+# Upper bound of any count: far above every model, so it catches slips. DeepSeek-V4 and Qwen4 tell
+# their layers tokens as float32, which holds every whole number up to it exactly, and not the next.
+_MOST = 2**24
 
 
 class ConfigKeys:

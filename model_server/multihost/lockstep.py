@@ -11,13 +11,23 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from model_server.engine.running.ops import Awaited, Forwarding, Later, Op, Pending, Runner
+from model_server.engine.running.ops import (
+    Awaited,
+    Forwarding,
+    Later,
+    Op,
+    Pending,
+    ReadAdapter,
+    ReadWeights,
+    Runner,
+)
 from model_server.engine.types import Step
 from model_server.multihost.commands import Do, Drop, Launch, Warm
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, Unavailable
 
 _REPLY_S = 60.0
+_READ_S = 3600.0  # another host's disk may be slower; one that is lost ends the replica
 
 
 class GangPending:
@@ -60,14 +70,14 @@ class Lockstep(Forwarding):
         """
         if isinstance(op, Awaited):
             number = self._hosts.ask(self.servable, op)
-            return Later(partial(self._on_all, super().do(op), number))
+            return Later(partial(self._on_all, super().do(op), number, _limit_s(op)))
         with self._hosts.order:
             self._hosts.publish(Do(self.servable, op))
             return GangPending(super().do(op), self._hosts)
 
-    def _on_all(self, own: Pending[Any], number: int) -> None:
+    def _on_all(self, own: Pending[Any], number: int, limit_s: float) -> None:
         own.result()
-        for reply in self._hosts.replies(number, _REPLY_S):
+        for reply in self._hosts.replies(number, limit_s):
             if reply.reason:
                 raise Unavailable(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
 
@@ -84,3 +94,8 @@ class Lockstep(Forwarding):
         with suppress(ReplicaLost), self._hosts.order:
             self._hosts.publish(Drop(self.servable))
         super().close()
+
+
+def _limit_s(op: Awaited) -> float:
+    """Seconds to wait for the other hosts once this one has done it."""
+    return _READ_S if isinstance(op, ReadWeights | ReadAdapter) else _REPLY_S

@@ -17,6 +17,7 @@ from sax.proto import prefill_pb2, prefill_pb2_grpc, tokens_pb2, tokens_pb2_grpc
 from sax.wire.embed import (
     decode_classify,
     decode_embed,
+    decode_pairs,
     encode_classified,
     encode_embedded,
     encode_pair_scores,
@@ -72,14 +73,15 @@ class TokenService(TokenStreams, tokens_pb2_grpc.TokenServiceServicer):
 
     async def ScorePairs(self, request: Any, context: Any) -> tokens_pb2.ScorePairsResponse:
         check_pairs(request)
-        return encode_pair_scores(
-            await self._embeddings.score_pairs(request.model_key, request.first, request.second)
-        )
+        return encode_pair_scores(await self._embeddings.score_pairs(*decode_pairs(request)))
 
     async def Classify(self, request: Any, context: Any) -> tokens_pb2.ClassifyResponse:
         check_inputs(request)
-        asked, takes_tokens = decode_classify(request), request.takes_tokens
-        return encode_classified(await self._embeddings.classify(*asked, takes_tokens=takes_tokens))
+        model_id, inputs, candidates = decode_classify(request)
+        found = await self._embeddings.classify(
+            model_id, inputs, takes_tokens=request.takes_tokens, candidates=candidates
+        )
+        return encode_classified(found)
 
 
 class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):

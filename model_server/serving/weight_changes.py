@@ -35,7 +35,7 @@ class WeightChanges:
         self.model_id = model_id
         self._loaded = loaded
         self._engine = engine
-        self._updates = 0
+        self._updates = 0  # the last number, or as many more as had names since
         self._source = loaded.source  # from which weights can be read again; "": from none
         self._changing = ""  # what is being done; "": nothing
         self._loop = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ class WeightChanges:
             case WeightAction.SLEEP:
                 await self.sleep(asked.pausing)
             case WeightAction.WAKE:
-                await self.wake(asked.source)
+                await self.wake(asked.source, asked.version)
             case WeightAction.STATUS:
                 pass
         return ReplicaWeights("", self.version or PUBLISHED, self.state)
@@ -96,9 +96,10 @@ class WeightChanges:
         if self.state is not WeightState.ASLEEP:
             await self._change("its falling asleep", lambda: self._sleep(pausing))
 
-    async def wake(self, source: str = "") -> None:
+    async def wake(self, source: str = "", version: str = "") -> None:
         """Read all weights, those of before without a source, and serve. Does nothing if awake.
 
+        version: of those of another source; "": the next number.
         Raises InvalidRequest, Unavailable, CheckpointError, MemoryPlanError.
         """
         if self.state is not WeightState.ASLEEP:
@@ -109,7 +110,8 @@ class WeightChanges:
                 "a checkpoint to wake it with",
                 param="source",
             )
-        await self._change("its awaking", lambda: self._wake(source or self._source))
+        named = self._named(version)
+        await self._change("its awaking", lambda: self._wake(source or self._source, named))
 
     @property
     def asleep(self) -> bool:
@@ -146,7 +148,11 @@ class WeightChanges:
                 "that you expect",
                 param="expected",
             )
-        version = asked.version or str(self._updates + 1)
+        return self._named(asked.version)
+
+    def _named(self, version: str) -> str:
+        """Return the version, or the next number without one. Raises InvalidRequest."""
+        version = version or str(self._updates + 1)
         if not _VERSION.fullmatch(version):
             raise InvalidRequest(
                 f"{quoted(version)} is no version: give up to 64 letters, digits, dots and dashes",
@@ -172,9 +178,12 @@ class WeightChanges:
 
     async def _update(self, asked: WeightChange, version: str) -> None:
         await self._replace(asked.source, version, asked.pausing, partial=asked.partial)
-        self._updates += 1
+        self._count(version)
         passing = asked.partial or asked.source.startswith(_PASSING)
         self._source = "" if passing else asked.source
+
+    def _count(self, version: str) -> None:
+        self._updates = int(version) if version.isdecimal() else self._updates + 1
 
     async def _replace(
         self, source: str, version: str, pausing: Pausing, *, partial: bool = False
@@ -217,11 +226,11 @@ class WeightChanges:
         await asyncio.wrap_future(pauses.between(free, Pausing.RECOMPUTE))
         self.state = WeightState.ASLEEP
 
-    async def _wake(self, source: str) -> None:
+    async def _wake(self, source: str, version: str) -> None:
         same = source == self._source
-        version = self.version if same else str(self._updates + 1)
-        await self._replace(source, version, Pausing.RECOMPUTE)
-        self._updates += not same
+        await self._replace(source, self.version if same else version, Pausing.RECOMPUTE)
+        if not same:
+            self._count(version)
         self._source = source
         self._own_engine.pauses.release()
         self.state = WeightState.SERVING

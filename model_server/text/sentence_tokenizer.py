@@ -4,6 +4,7 @@ pairs of texts as a language model scores them, in its chat template.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from sax.format import quoted
 
 # Roles and their order are those of sentence-transformers.
 _QUERY, _DOCUMENT = "ImplausibleQueryText", "ImplausibleDocumentText"
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ QWEN3 = PairTexts(
     "\n<Document>: ",
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )
+# As Qwen3-VL-Reranker was published (arXiv:2601.04720), for texts and images.
+QWEN3_VL = PairTexts(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a search query, retrieve relevant candidates that answer "
+    "the query.<Query>:",
+    "\n<Document>:",
+    "<|im_end|>\n<|im_start|>assistant\n",
+)
+_USUAL = {"qwen3": QWEN3, "qwen3_vl": QWEN3_VL, "qwen3_vl_text": QWEN3_VL}
 
 
 def pair_texts(template: ChatTemplate | None, instruction: str, model_type: str) -> PairTexts:
@@ -48,8 +60,7 @@ def pair_texts(template: ChatTemplate | None, instruction: str, model_type: str)
     write both texts once, in this order, and the model type has no usual texts.
     """
     found = None if template is None else _split(_rendered(template, instruction))
-    if found is None and model_type == "qwen3":
-        return QWEN3
+    found = found or _USUAL.get(model_type)
     if found is None:
         raise CheckpointError(
             "the chat template does not write a message of the role query and one of the role "
@@ -85,14 +96,17 @@ class SentenceTokenizer:
         prompts: Mapping[str, str],
         *,
         lower_case: bool = False,
+        words_alone: bool = False,
         pairs: PairTexts | None = None,
     ) -> None:
-        """prefix: of every text that names none of `prompts`, the prefixes by name. pairs: around
-        the texts of a pair; None: as the tokenizer joins them."""
+        """prefix: of every text that names none of `prompts`, the prefixes by name. words_alone:
+        without ASCII punctuation, and with single spaces. pairs: around the texts of a pair; None:
+        as the tokenizer joins them."""
         self._tokenizer = tokenizer
         self._prefix = prefix
         self._prompts = prompts
         self._lower_case = lower_case
+        self._words_alone = words_alone
         self._pairs = pairs
 
     @property
@@ -115,7 +129,7 @@ class SentenceTokenizer:
 
         Raises UnsupportedParameter for a prompt that the model does not have.
         """
-        return self._tokenizer.encode_framed(self._cased(self._prompt(prompt_name) + text))
+        return self._tokenizer.encode_framed(self._cased(self.prompt(prompt_name) + text))
 
     def encode_placed(self, text: str) -> list[PlacedToken]:
         """Return the tokens of a text with where they are in it, without a prompt."""
@@ -124,19 +138,41 @@ class SentenceTokenizer:
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Return the ids of two texts that are read together."""
-        first, second, pairs = self._cased(first), self._cased(second), self._pairs
-        if pairs is None:
+        first, second = self._cased(first), self._cased(second)
+        if self._pairs is None:
             return self._tokenizer.encode_pair(first, second)
-        assert isinstance(self._tokenizer, HfTokenizer), "random weights score no pairs"
-        guard = self._tokenizer.control_tokens.guard
-        return self._tokenizer.encode_chat(
-            f"{pairs.before}{guard(first)}{pairs.between}{guard(second)}{pairs.after}"
-        )
+        return self.encode_chat(self.written_pair(self.guard(first), self.guard(second)))
+
+    @property
+    def writes_pairs(self) -> bool:
+        """True if texts stand around and between those of a pair."""
+        return self._pairs is not None
+
+    def written_pair(self, first: str, second: str) -> str:
+        """Return two rendered texts with what stands around and between them."""
+        assert self._pairs is not None, "the model scores pairs by texts around them"
+        pairs = self._pairs
+        return f"{pairs.before}{first}{pairs.between}{second}{pairs.after}"
+
+    def encode_chat(self, rendered: str) -> list[int]:
+        """Return the ids of a rendered text, in which control tokens count but where guarded."""
+        assert isinstance(self._tokenizer, HfTokenizer), "random weights read no chats"
+        return self._tokenizer.encode_chat(rendered)
+
+    def guard(self, text: str) -> str:
+        """Return what somebody wrote so that none of it is a control token."""
+        assert isinstance(self._tokenizer, HfTokenizer), "random weights read no chats"
+        return self._tokenizer.control_tokens.guard(text)
 
     def _cased(self, text: str) -> str:
-        return text.lower() if self._lower_case else text
+        text = text.lower() if self._lower_case else text
+        return " ".join(text.translate(_PUNCTUATION).split()) if self._words_alone else text
 
-    def _prompt(self, name: str) -> str:
+    def prompt(self, name: str) -> str:
+        """Return what goes before a text, by the prompt's name; "": the model's own choice.
+
+        Raises UnsupportedParameter for a prompt that the model does not have.
+        """
         if not name:
             return self._prefix
         if name not in self._prompts:

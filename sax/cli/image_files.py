@@ -43,6 +43,22 @@ VideoFiles = Annotated[
 ]
 
 
+ImageInputs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--image",
+        metavar="FILE",
+        help="JPEG, PNG or WebP file, behind the texts; of a model that sees. May be given several "
+        "times.",
+    ),
+]
+
+
+def images_of(files: Sequence[Path] | None) -> list[Image]:
+    """Return images that are inputs. Raises InvalidRequest for a file that cannot be read."""
+    return [Image(_read(file, "image"), str(file)) for file in files or ()]
+
+
 def with_images(
     text: str,
     files: Sequence[Path] | None,

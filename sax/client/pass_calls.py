@@ -16,6 +16,7 @@ from sax.passes import (
     Classified,
     Embedded,
     Entity,
+    PairInput,
     PairScores,
     Ranked,
     entities_of,
@@ -70,7 +71,8 @@ class PassCalls(ReplicaCalls):
         dimensions: int = 0,
         prompt_name: str = "",
     ) -> list[list[float]]:
-        """Return the vector of each input, given as text or token ids.
+        """Return the vector of each input: a text or token ids, or of a model that sees an image
+        or a ChatInput.
 
         dimensions: of a vector, of a model that offers smaller ones; 0: its own. prompt_name: of
         the model's prompts, to go before each text.
@@ -127,12 +129,16 @@ class PassCalls(ReplicaCalls):
         timeout_s: float | None = None,
         *,
         takes_tokens: bool = False,
+        candidates: Sequence[PairInput] = (),
     ) -> Classified:
         """Return a classifier's score per label of each input, given as text or token ids.
 
-        takes_tokens: a classifier of tokens may answer, with scores of each token.
+        takes_tokens: a classifier of tokens may answer, with scores of each token. candidates:
+        texts or images that a model such as CLIP matches each input with, in place of labels.
         """
-        request = encode_classify(model_id, inputs, takes_tokens=takes_tokens)
+        request = encode_classify(
+            model_id, inputs, takes_tokens=takes_tokens, candidates=candidates
+        )
         return decode_classified(await self._call(_CLASSIFY, model_id, request, timeout_s))
 
     async def entities(
@@ -160,11 +166,11 @@ class PassCalls(ReplicaCalls):
     async def score_pairs(
         self,
         model_id: str,
-        first: Sequence[str],
-        second: Sequence[str],
+        first: Sequence[PairInput],
+        second: Sequence[PairInput],
         timeout_s: float | None = None,
     ) -> PairScores:
-        """Return how well each second text goes with its first one, by a cross encoder, by the
+        """Return how well each second text or image goes with its first one: by a reranker, by the
         cosine of an embedding model's vectors, or by the MaxSim of a late-interaction model's.
 
         first: one text for all, or as many as `second`.
@@ -176,8 +182,8 @@ class PassCalls(ReplicaCalls):
     async def rerank(
         self,
         model_id: str,
-        query: str,
-        documents: Sequence[str],
+        query: PairInput,
+        documents: Sequence[PairInput],
         top_n: int | None = None,
         timeout_s: float | None = None,
     ) -> list[Ranked]:

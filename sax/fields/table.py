@@ -209,12 +209,15 @@ _QUESTIONS = (
         count=2048,  # OpenAI's own limit
         bytes=TEXT_BYTES,
         tokens=TOKEN_IDS,
+        values=8,  # of an input of texts and images
     ),
+    _many("candidates", Kind.TEXTS, RequestRoute.CLASSIFY, count=2048, bytes=TEXT_BYTES, values=8),
+    _many("messages", Kind.MESSAGES, RequestRoute.EMBEDDINGS, count=64, values=64),
     _text("query", TEXT_BYTES, RequestRoute.GENERATE, RequestRoute.RERANK),
-    # A text, or an object with one field `text`
-    _many("documents", Kind.TEXTS, RequestRoute.RERANK, count=2048, bytes=TEXT_BYTES, values=2),
-    _many("text_1", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES),
-    _many("text_2", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES),
+    # Texts, or objects of texts and images
+    _many("documents", Kind.TEXTS, RequestRoute.RERANK, count=2048, bytes=TEXT_BYTES, values=8),
+    _many("text_1", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES, values=8),
+    _many("text_2", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES, values=8),
     _many("first", Kind.TEXTS, RequestRoute.SCORE_PAIRS, count=2048, bytes=TEXT_BYTES),
     _many("second", Kind.TEXTS, RequestRoute.SCORE_PAIRS, count=2048, bytes=TEXT_BYTES),
     _text("text", TEXT_BYTES, RequestRoute.LM_GENERATE, RequestRoute.LM_EMBED),

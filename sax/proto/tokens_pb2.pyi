@@ -452,12 +452,20 @@ class DetokenizeResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class EmbedInput(_message.Message):
-    __slots__ = ("text", "tokens")
+    __slots__ = ("text", "tokens", "chat")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: Tokens
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ...) -> None: ...
+    chat: ChatInput
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ...) -> None: ...
+
+class ChatInput(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model_key", "inputs", "dimensions", "prompt_name", "takes_tokens")
@@ -512,14 +520,18 @@ class EmbedResponse(_message.Message):
     def __init__(self, vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[TokenVectors, _Mapping]]] = ...) -> None: ...
 
 class ScorePairsRequest(_message.Message):
-    __slots__ = ("model_key", "first", "second")
+    __slots__ = ("model_key", "first", "second", "first_inputs", "second_inputs")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     SECOND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    SECOND_INPUTS_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     first: _containers.RepeatedScalarFieldContainer[str]
     second: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model_key: _Optional[str] = ..., first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ...) -> None: ...
+    first_inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
+    second_inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
+    def __init__(self, model_key: _Optional[str] = ..., first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ..., first_inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., second_inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ...) -> None: ...
 
 class ScorePairsResponse(_message.Message):
     __slots__ = ("scores", "prompt_tokens")
@@ -530,14 +542,16 @@ class ScorePairsResponse(_message.Message):
     def __init__(self, scores: _Optional[_Iterable[float]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
-    __slots__ = ("model_key", "inputs", "takes_tokens")
+    __slots__ = ("model_key", "inputs", "takes_tokens", "candidates")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
     takes_tokens: bool
-    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., takes_tokens: bool = ...) -> None: ...
+    candidates: _containers.RepeatedCompositeFieldContainer[EmbedInput]
+    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., takes_tokens: bool = ..., candidates: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
     __slots__ = ("labels", "scores", "prompt_tokens", "tokens")

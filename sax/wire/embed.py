@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sax.chat import Image
 from sax.errors import InvalidRequest
-from sax.passes import Classified, Embedded, Gradients, PairScores, TokenScores
+from sax.passes import (
+    ChatInput,
+    Classified,
+    Embedded,
+    EmbedInput,
+    Gradients,
+    PairInput,
+    PairScores,
+    TokenScores,
+)
 from sax.proto import lm_pb2, tokens_pb2
-from sax.types import EmbedInput
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs
+from sax.wire.prompts import decode_message, put_messages
 
 
 def encode_embed(
@@ -20,7 +30,7 @@ def encode_embed(
     *,
     takes_tokens: bool = False,
 ) -> tokens_pb2.EmbedRequest:
-    """Encode texts or token ids to embed. Raises InvalidRequest naming the input.
+    """Encode texts, token ids or images to embed. Raises InvalidRequest naming the input.
 
     takes_tokens: a vector per token may be the answer.
     """
@@ -43,19 +53,27 @@ def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput], i
 
 
 def encode_classify(
-    model_id: str, inputs: Sequence[EmbedInput], *, takes_tokens: bool = False
+    model_id: str,
+    inputs: Sequence[EmbedInput],
+    *,
+    takes_tokens: bool = False,
+    candidates: Sequence[PairInput] = (),
 ) -> tokens_pb2.ClassifyRequest:
-    """Encode texts or token ids to classify. Raises InvalidRequest naming the input.
+    """Encode inputs to classify. Raises InvalidRequest naming the input.
 
-    takes_tokens: scores of each token may be the answer.
+    takes_tokens: scores of each token may be the answer. candidates: to choose from.
     """
     msg = tokens_pb2.ClassifyRequest(model_key=model_id, takes_tokens=takes_tokens)
     _put_inputs(msg.inputs, inputs)
+    _put_inputs(msg.candidates, candidates)
     return msg
 
 
-def decode_classify(msg: tokens_pb2.ClassifyRequest) -> tuple[str, list[EmbedInput]]:
-    return msg.model_key, _inputs(msg.inputs)
+def decode_classify(
+    msg: tokens_pb2.ClassifyRequest,
+) -> tuple[str, list[EmbedInput], list[PairInput]]:
+    """Return the model, the inputs and the candidates."""
+    return msg.model_key, _inputs(msg.inputs), [*map(_pair_input, msg.candidates)]
 
 
 def _put_inputs(fields: Any, inputs: Sequence[EmbedInput]) -> None:
@@ -64,6 +82,10 @@ def _put_inputs(fields: Any, inputs: Sequence[EmbedInput]) -> None:
         try:
             if isinstance(each, str):
                 part.text = each
+            elif isinstance(each, Image | ChatInput):
+                chat = ChatInput.of(each) if isinstance(each, Image) else each
+                part.chat.SetInParent()
+                put_messages(part.chat.messages, chat.messages)
             else:
                 part.tokens.SetInParent()
                 part.tokens.ids.extend(each)
@@ -72,7 +94,19 @@ def _put_inputs(fields: Any, inputs: Sequence[EmbedInput]) -> None:
 
 
 def _inputs(fields: Iterable[tokens_pb2.EmbedInput]) -> list[EmbedInput]:
-    return [tuple(part.tokens.ids) if part.HasField("tokens") else part.text for part in fields]
+    return [_input(part) for part in fields]
+
+
+def _input(part: tokens_pb2.EmbedInput) -> EmbedInput:
+    if part.HasField("tokens"):
+        return tuple(part.tokens.ids)
+    return _pair_input(part)
+
+
+def _pair_input(part: tokens_pb2.EmbedInput) -> PairInput:
+    if part.HasField("chat"):
+        return ChatInput(tuple(map(decode_message, part.chat.messages)))
+    return part.text
 
 
 def encode_classified(classified: Classified) -> tokens_pb2.ClassifyResponse:
@@ -114,13 +148,29 @@ def _vectors(msg: tokens_pb2.TokenVectors) -> list[list[float]]:
 
 
 def encode_pairs(
-    model_id: str, first: Sequence[str], second: Sequence[str]
+    model_id: str, first: Sequence[PairInput], second: Sequence[PairInput]
 ) -> tokens_pb2.ScorePairsRequest:
-    """Encode pairs of texts. Raises InvalidRequest for what is no list of texts."""
+    """Encode pairs of texts, or of texts and images. Raises InvalidRequest for other things."""
+    if any(isinstance(each, Image | ChatInput) for each in (*first, *second)):
+        msg = tokens_pb2.ScorePairsRequest(model_key=model_id)
+        _put_inputs(msg.first_inputs, first)
+        _put_inputs(msg.second_inputs, second)
+        return msg
+    texts: list[Any] = [[*first], [*second]]
     try:
-        return tokens_pb2.ScorePairsRequest(model_key=model_id, first=first, second=second)
+        return tokens_pb2.ScorePairsRequest(model_key=model_id, first=texts[0], second=texts[1])
     except (TypeError, ValueError) as exc:
         raise InvalidRequest(f"the texts of the pairs cannot be sent: {exc}") from exc
+
+
+def decode_pairs(
+    msg: tokens_pb2.ScorePairsRequest,
+) -> tuple[str, list[PairInput], list[PairInput]]:
+    """Return the model, and both of each pair."""
+    if not msg.first_inputs and not msg.second_inputs:
+        return msg.model_key, [*msg.first], [*msg.second]
+    first, second = ([*map(_pair_input, each)] for each in (msg.first_inputs, msg.second_inputs))
+    return msg.model_key, first, second
 
 
 def encode_pair_scores(found: PairScores) -> tokens_pb2.ScorePairsResponse:

@@ -97,14 +97,7 @@ def put_prompt(msg: tokens_pb2.Generate, prompt: Prompt, chat: ChatOptions) -> N
 
 def put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOptions) -> None:
     chat.SetInParent()
-    for message in messages:
-        turn = chat.messages.add()
-        for name in _TURN:
-            if value := getattr(message, name):
-                put(turn, name, value, f"messages.{name}")
-        _put_content(turn, message.content)
-        for call in message.tool_calls:
-            _put_fields(turn.tool_calls.add(), call, ("id", "name", "arguments"), "tool_calls")
+    put_messages(chat.messages, messages)
     if options == PLAIN_CHAT:
         return
     for tool in options.tools:
@@ -116,6 +109,18 @@ def put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOption
     chat.add_generation_prompt = options.add_generation_prompt
     chat.continue_final_message = options.continue_final_message
     chat.divided = options.divided
+
+
+def put_messages(turns: Any, messages: Iterable[Any]) -> None:
+    """Encode messages into a repeated field. Raises InvalidRequest."""
+    for message in messages:
+        turn = turns.add()
+        for name in _TURN:
+            if value := getattr(message, name):
+                put(turn, name, value, f"messages.{name}")
+        _put_content(turn, message.content)
+        for call in message.tool_calls:
+            _put_fields(turn.tool_calls.add(), call, ("id", "name", "arguments"), "tool_calls")
 
 
 _KINDS: Mapping[type[Image], str] = {Sound: "sound", Video: "video"}
@@ -151,10 +156,10 @@ def decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
 
 
 def _decode_chat(chat: tokens_pb2.Chat) -> tuple[Message, ...]:
-    return tuple(map(_decode_message, chat.messages))
+    return tuple(map(decode_message, chat.messages))
 
 
-def _decode_message(turn: tokens_pb2.Message) -> Message:
+def decode_message(turn: tokens_pb2.Message) -> Message:
     calls = turn.tool_calls
     return Message(
         turn.role,

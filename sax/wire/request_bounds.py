@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sax.errors import InvalidRequest
-from sax.fields.field import RequestRoute
+from sax.fields.field import RequestField, RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import IMAGE_BYTES, IMAGES, field, fields_of
 from sax.proto import (
@@ -97,14 +97,10 @@ def check_embed(msg: tokens_pb2.EmbedRequest) -> None:
 def check_inputs(msg: tokens_pb2.EmbedRequest | tokens_pb2.ClassifyRequest) -> None:
     """Raise InvalidRequest naming the first field that is too large."""
     _EMBED["model_key"].check_text(msg.model_key)
-    row, ids = _EMBED["input"], 0
-    row.check_count(len(msg.inputs))
-    for index, each in enumerate(msg.inputs):
-        if each.HasField("tokens"):
-            ids += len(each.tokens.ids)
-            row.check_tokens(ids)
-        else:
-            row.check_text(each.text, f"input[{index}]")
+    candidates = msg.candidates if isinstance(msg, tokens_pb2.ClassifyRequest) else ()
+    _check_inputs(msg.inputs, _EMBED["input"], "input")
+    _check_inputs(candidates, _EMBED["input"], "candidates")
+    _check_seen([*msg.inputs, *candidates], "input")
 
 
 def check_pairs(msg: tokens_pb2.ScorePairsRequest) -> None:
@@ -112,6 +108,29 @@ def check_pairs(msg: tokens_pb2.ScorePairsRequest) -> None:
     _PAIRS["model_key"].check_text(msg.model_key)
     _PAIRS["first"].check(msg.first)
     _PAIRS["second"].check(msg.second)
+    for name, inputs in (("first", msg.first_inputs), ("second", msg.second_inputs)):
+        _check_inputs(inputs, _PAIRS[name], name)
+        if any(each.HasField("tokens") for each in inputs):
+            raise InvalidRequest(f"{name} has token ids: send texts or images", param=name)
+    _check_seen([*msg.first_inputs, *msg.second_inputs], "second")
+
+
+def _check_inputs(inputs: Sequence[tokens_pb2.EmbedInput], row: RequestField, at: str) -> None:
+    ids = 0
+    row.check_count(len(inputs))
+    for index, each in enumerate(inputs):
+        if each.HasField("tokens"):
+            ids += len(each.tokens.ids)
+            _EMBED["input"].check_tokens(ids)
+        elif each.HasField("chat"):
+            _check_turns(each.chat.messages, f"{at}[{index}].messages")
+        else:
+            row.check_text(each.text, f"{at}[{index}]")
+
+
+def _check_seen(inputs: Sequence[tokens_pb2.EmbedInput], at: str) -> None:
+    """Check the images of all inputs of a request together."""
+    _check_media([turn for each in inputs for turn in each.chat.messages], at)
 
 
 def check_gradient(msg: lm_pb2.GradientRequest) -> None:
@@ -226,28 +245,37 @@ def _check_prompt(msg: tokens_pb2.Generate | tokens_pb2.TokenizeRequest) -> None
 
 
 def _check_chat(chat: tokens_pb2.Chat) -> None:
-    _STREAM["messages"].check_count(len(chat.messages))
-    for index, turn in enumerate(chat.messages):
-        at = f"messages[{index}]."
+    _check_turns(chat.messages, "messages")
+    _check_media(chat.messages, "messages")
+    _check_objects("tools", chat.tools, _TOOL, "tools")
+    for name in ("tool_choice", "tool_name", "chat_template_kwargs"):
+        _STREAM[name].check_text(getattr(chat, name))
+    _STREAM["allowed_tools"].check(chat.allowed_tools)
+
+
+def _check_turns(turns: Sequence[tokens_pb2.Message], whose: str) -> None:
+    _STREAM["messages"].check_count(len(turns))
+    for index, turn in enumerate(turns):
+        at = f"{whose}[{index}]."
         for name in _TURN:
             _STREAM[f"messages.{name}"].check_text(getattr(turn, name), at + name)
         if turn.parts:
             _check_parts(turn.parts, at + "content")
         if turn.tool_calls:
             _check_objects("messages.tool_calls", turn.tool_calls, _CALL, f"{at}tool_calls")
+
+
+def _check_media(turns: Sequence[tokens_pb2.Message], param: str) -> None:
+    """Check the number and the bytes of the images, sounds and videos of all turns together."""
     check_images(
         [
             len(getattr(part, kind).data)
-            for turn in chat.messages
+            for turn in turns
             for part in turn.parts
             if (kind := part.WhichOneof("kind")) in _MEDIA
         ],
-        "messages",
+        param,
     )
-    _check_objects("tools", chat.tools, _TOOL, "tools")
-    for name in ("tool_choice", "tool_name", "chat_template_kwargs"):
-        _STREAM[name].check_text(getattr(chat, name))
-    _STREAM["allowed_tools"].check(chat.allowed_tools)
 
 
 def _check_parts(parts: Sequence[tokens_pb2.Part], at: str) -> None:

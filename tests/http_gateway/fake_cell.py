@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from sax.activity import ServedPhase
 from sax.canary import check_percent
+from sax.chat import Image
 from sax.client.routing import current_session
 from sax.errors import (
     InvalidRequest,
@@ -34,7 +35,7 @@ from sax.errors import (
 )
 from sax.flags.last_lines import LogLine
 from sax.names import ModelId, check_checkpoint, check_model_path
-from sax.passes import Classified, Embedded, PairScores, TokenScores
+from sax.passes import ChatInput, Classified, Embedded, PairInput, PairScores, TokenScores
 from sax.scaling import Scaling, settle
 from sax.speech import (
     Segment,
@@ -122,6 +123,8 @@ class FakeCell:
         self.requests: list[GenerateRequest] = []
         self.by_token = False  # vectors and labels are of tokens
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
+        self.offered: Sequence[PairInput] = ()
+        self.pairs: tuple[Sequence[PairInput], Sequence[PairInput]] = ((), ())
         self.sounds: list[TranscriptRequest] = []
         self.speeches: list[SpeechRequest] = []
         self.sessions: list[str] = []  # of Saxml's requests
@@ -385,7 +388,7 @@ class FakeCell:
         by_token: each of its n tokens has [place, 1/2].
         """
         self.embeds.append((model_id, inputs))
-        sizes = [len(each) + len(prompt_name) for each in inputs]
+        sizes = [_size(each) + len(prompt_name) for each in inputs]
 
         def answer() -> Embedded:
             if dimensions not in (0, 2, 3):
@@ -442,11 +445,21 @@ class FakeCell:
         timeout_s: float | None = None,
         *,
         takes_tokens: bool = False,
+        candidates: Sequence[PairInput] = (),
     ) -> Classified:
-        """Inputs of more than two characters are long; by_token: capital letters are NAMEs."""
-        sizes = [len(each) for each in inputs]
+        """Inputs of more than two characters are long; by_token: capital letters are NAMEs.
+
+        Of candidates the first one is chosen.
+        """
+        sizes = [_size(each) for each in inputs]
+        if candidates:
+            self.offered = candidates
+            labels = tuple(each if isinstance(each, str) else "seen" for each in candidates)
+            chosen = [[1.0, *[0.0] * (len(candidates) - 1)] for _ in inputs]
+            matched = Classified(labels, chosen, sum(sizes))
+            return await self._answer(model_id, timeout_s, lambda: matched)
         if self.by_token and takes_tokens:
-            found = [[_letter(*each) for each in enumerate(text)] for text in inputs]
+            found = [[_letter(*each) for each in enumerate(text)] for text in map(_plain, inputs)]
             labelled = Classified(("O", "B-NAME", "I-NAME"), [], sum(sizes), found)
             return await self._answer(model_id, timeout_s, lambda: labelled)
         scores = [[0.25, 0.75] if size > 2 else [0.5, 0.5] for size in sizes]
@@ -457,14 +470,15 @@ class FakeCell:
     async def score_pairs(
         self,
         model_id: str,
-        first: Sequence[str],
-        second: Sequence[str],
+        first: Sequence[PairInput],
+        second: Sequence[PairInput],
         timeout_s: float | None = None,
     ) -> PairScores:
         """A pair scores a hundredth of the product of its lengths."""
+        self.pairs = (first, second)
         firsts = [*first] * (len(second) if len(first) == 1 else 1)
-        scores = [len(a) * len(b) / 100 for a, b in zip(firsts, second, strict=True)]
-        tokens = sum(map(len, (*firsts, *second)))
+        scores = [_size(a) * _size(b) / 100 for a, b in zip(firsts, second, strict=True)]
+        tokens = sum(map(_size, (*firsts, *second)))
         return await self._answer(model_id, timeout_s, lambda: PairScores(scores, tokens))
 
     async def _answer(
@@ -548,6 +562,20 @@ def _logprob(token: int, rivals: int, offset: int) -> TokenLogprob:
         return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top, offset)
 
     return entry(token, tuple(entry(token + k) for k in range(rivals)), offset)
+
+
+def _plain(given: EmbedInput) -> str | Sequence[int]:
+    assert not isinstance(given, Image | ChatInput), "it reads texts alone"
+    return given
+
+
+def _size(given: EmbedInput) -> int:
+    """Characters or tokens of an input, and bytes of its images."""
+    if not isinstance(given, Image | ChatInput):
+        return len(given)
+    messages = given.messages if isinstance(given, ChatInput) else ()
+    texts = sum(each.characters for each in messages)
+    return texts + sum(len(image.data) for each in messages for image in each.images)
 
 
 def _letter(place: int, letter: str | int) -> TokenScores:

@@ -44,10 +44,12 @@ def test_a_described_body_holds_no_reference_and_the_bounds_of_its_rows() -> Non
 
 
 def test_a_prompt_may_be_given_in_four_ways() -> None:
-    text, ids, many = EMBED.schema()["properties"]["input"]["anyOf"]
+    text, ids, many, *seen = EMBED.schema()["properties"]["input"]["anyOf"]
     assert (text["type"], ids["items"]["type"]) == ("string", "integer")
     assert many["items"]["anyOf"] == [text, ids]
     assert many["maxItems"] == 2048
+    *_, mixed = seen  # texts and images
+    assert mixed["items"]["anyOf"] == [text, *seen[:-1]]
 
 
 def test_an_operation_tells_its_reply_errors_and_headers() -> None:

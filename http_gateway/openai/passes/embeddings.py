@@ -12,7 +12,7 @@ import uuid
 from array import array
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, ClassVar, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -22,14 +22,23 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
-from http_gateway.openai.completions import Prompt, read_prompts
-from http_gateway.openai.prompts import prompts_schema
+from http_gateway.openai.completions import read_prompts
+from http_gateway.openai.passes.inputs import (
+    CHAT_EXTRA,
+    inputs_of,
+    inputs_schema,
+    read_messages,
+    with_seen,
+)
+from http_gateway.openai.prompts import prompts_schema, seen_part_schema
 from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
-from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, operation
-from sax.errors import UnsupportedParameter
+from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, Schema, operation
+from sax.chat import Message
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
-from sax.passes import Embedded
+from sax.fields.table import field
+from sax.passes import ChatInput, Embedded, EmbedInput
 
 
 class EmbeddingEntry(TypedDict):
@@ -64,7 +73,7 @@ Body = TypeVar("Body", bound="EmbeddingRequest")
 
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
 # Field -> the values besides null that change nothing. Any other value is refused.
-_EXTRA: dict[str, tuple[object, ...]] = {
+_EXTRA: dict[str, tuple[object, ...]] = CHAT_EXTRA | {
     # vLLM extensions that are not supported here
     "truncate_prompt_tokens": (),
     "add_special_tokens": (True,),
@@ -81,12 +90,14 @@ class EmbeddingRequest(BaseModel):
     unchanged: ClassVar = _EXTRA | {"task": ("embed",)}
 
     model: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "model")]
+    # Texts, token ids, or texts and images; or `messages`
     input: Annotated[
-        list[str | list[int]],
-        BeforeValidator(read_prompts),
+        list[Any],
         sized(RequestRoute.EMBEDDINGS, "input", least=1),
-        bounded(RequestRoute.EMBEDDINGS, "input"),
-    ]
+        BeforeValidator(inputs_of(RequestRoute.EMBEDDINGS, read_prompts)),
+    ] = []
+    # One input of texts and images, as a chat
+    messages: Annotated[ChatInput, BeforeValidator(read_messages)] | None = None
     encoding_format: (
         Annotated[Literal["float", "base64"], bounded(RequestRoute.EMBEDDINGS, "encoding_format")]
         | None
@@ -98,11 +109,21 @@ class EmbeddingRequest(BaseModel):
     prompt_name: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "prompt_name")] | None = None
 
     def check(self) -> None:
-        """Raise UnsupportedParameter for a field that cannot be honoured."""
-        refuse_unsupported(self.model_extra, self.unchanged, _HARMLESS)
+        """Raise UnsupportedParameter for a field that cannot be honoured.
 
-    def inputs(self) -> list[Prompt]:
-        return [each if isinstance(each, str) else tuple(each) for each in self.input]
+        Raises InvalidRequest for none or both of input and messages.
+        """
+        if bool(self.input) == (self.messages is not None):
+            raise InvalidRequest(
+                "input or messages is required: send one of the two", param="input"
+            )
+        unchanged = self.unchanged
+        if self.messages is not None and self.messages.messages[-1] == Message("assistant", ""):
+            unchanged = unchanged | {"continue_final_message": (True, False)}
+        refuse_unsupported(self.model_extra, unchanged, _HARMLESS)
+
+    def inputs(self) -> list[EmbedInput]:
+        return self.input if self.messages is None else [self.messages]
 
 
 _Task = Literal["embed", "token_embed", "classify", "token_classify"]
@@ -145,8 +166,34 @@ def _body(model: type[EmbeddingRequest]) -> RequestBody:
         route=RequestRoute.EMBEDDINGS,
         unchanged=model.unchanged,
         labels=_HARMLESS,
-        replaced={"input": prompts_schema(RequestRoute.EMBEDDINGS, "input")},
+        replaced={
+            "input": inputs_schema(
+                RequestRoute.EMBEDDINGS, prompts_schema(RequestRoute.EMBEDDINGS, "input")
+            ),
+            "messages": {
+                "type": "array",
+                "items": {"anyOf": [_turn_schema("user"), _turn_schema("system", "assistant")]},
+                "minItems": 1,
+                "maxItems": field(RequestRoute.EMBEDDINGS, "messages").count,
+            },
+        },
+        rules=({"oneOf": [{"required": ["input"]}, {"required": ["messages"]}]},),
     )
+
+
+def _turn_schema(*roles: str) -> Schema:
+    text: Schema = {
+        "type": "string",
+        "maxLength": field(RequestRoute.CHAT, "messages.content").bytes,
+    }
+    part = seen_part_schema() if roles == ("user",) else seen_part_schema()["anyOf"][0]
+    parts: Schema = {"type": "array", "items": part, "minItems": 1}
+    return {
+        "type": "object",
+        "properties": {"role": {"enum": [*roles]}, "content": {"anyOf": [text, parts]}},
+        "required": ["role", "content"],
+        "additionalProperties": False,
+    }
 
 
 EMBED, POOL = _body(EmbeddingRequest), _body(PoolingRequest)
@@ -169,7 +216,7 @@ class EmbeddingRoutes:
         return router
 
     async def embed(self, request: Request) -> Response:
-        """Embed one or several texts."""
+        """Embed one or several texts, or images by a model that sees."""
         body = await _read(request, EmbeddingRequest)
         embedded = await self._embedded(request, body)
         return Response(msgspec.json.encode(_embeddings(body, embedded)), media_type=JSON)
@@ -193,9 +240,10 @@ class EmbeddingRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
+        inputs = await with_seen(backend, body.inputs(), "input")
         work = backend.client.embed_counted(
             model_id,
-            body.inputs(),
+            inputs,
             limit_s,
             dimensions=body.dimensions or 0,
             prompt_name=body.prompt_name or "",
@@ -210,7 +258,8 @@ class EmbeddingRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        work = backend.client.classify(model_id, body.inputs(), limit_s, takes_tokens=True)
+        inputs = await with_seen(backend, body.inputs(), "input")
+        work = backend.client.classify(model_id, inputs, limit_s, takes_tokens=True)
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
         body.check_answer(by_token=not found.scores)

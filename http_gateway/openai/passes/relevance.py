@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -19,15 +19,25 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
-from http_gateway.openai.completions import Prompt, read_prompts
-from http_gateway.openai.prompts import prompts_schema, texts_schema
+from http_gateway.openai.completions import read_prompts
+from http_gateway.openai.passes.inputs import (
+    Entry,
+    entries_of,
+    entries_schema,
+    entry_schemas,
+    inputs_of,
+    inputs_schema,
+    read_entry,
+    with_seen,
+)
+from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import WITH_MODEL, OpenAiError, RequestBody, Schema, operation
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
-from sax.passes import Aggregation, Classified, Entity, PairScores, entities_of, ranked
+from sax.passes import Aggregation, ChatInput, Classified, Entity, PairScores, entities_of, ranked
 
 
 class ScoreEntry(TypedDict):
@@ -107,33 +117,8 @@ _EXTRA: dict[str, tuple[object, ...]] = {
 }
 
 
-def _read_documents(value: object) -> object:
-    """Normalise texts, and objects with one field `text`, to texts. Raises ValueError."""
-    if not isinstance(value, list):
-        raise ValueError("send a list of texts")
-    row, texts = field(RequestRoute.RERANK, "documents"), list[str]()
-    row.check_count(len(cast("list[object]", value)))
-    for each in cast("list[object]", value):
-        text: Any = each
-        if isinstance(each, dict):
-            whole = cast("dict[str, object]", each)
-            text = whole.get("text") if len(whole) == 1 else None
-        if not isinstance(text, str):
-            raise ValueError("send texts, or objects with one field, text")
-        row.check_text(text)
-        texts.append(text)
-    return texts
-
-
-def _read_texts(name: str) -> Callable[[object], object]:
-    """Return a reader of one text or a list of them. It raises ValueError."""
-    row = field(RequestRoute.SCORE, name)
-
-    def read(value: object) -> object:
-        row.check(value)
-        return [value] if isinstance(value, str) else value
-
-    return read
+def _read_query(value: object) -> Entry:
+    return read_entry(value, "query", field(RequestRoute.RERANK, "query"))
 
 
 class _Request(BaseModel):
@@ -152,28 +137,38 @@ class _Request(BaseModel):
 class RerankRequest(_Request):
     """POST /v1/rerank."""
 
-    query: Annotated[str, bounded(RequestRoute.RERANK, "query")]
+    query: Annotated[Any, BeforeValidator(_read_query)]
     documents: Annotated[
-        list[str],
+        list[Any],
         sized(RequestRoute.RERANK, "documents", least=1),
-        BeforeValidator(_read_documents),
+        BeforeValidator(entries_of(RequestRoute.RERANK, "documents")),
     ]
     top_n: Annotated[int, ranged(RequestRoute.RERANK, "top_n"), WHOLE] | None = None
     return_documents: bool | None = None
+
+    def check(self) -> None:
+        """Raise UnsupportedParameter for a field that cannot be honoured."""
+        super().check()
+        if self.return_documents and any(isinstance(each, ChatInput) for each in self.documents):
+            raise UnsupportedParameter(
+                "return_documents is for texts: images are not sent back; leave it out, results "
+                "have the places of documents",
+                param="return_documents",
+            )
 
 
 class ScoreRequest(_Request):
     """POST /v1/score."""
 
     text_1: Annotated[
-        list[str],
+        list[Any],
         sized(RequestRoute.SCORE, "text_1", least=1),
-        BeforeValidator(_read_texts("text_1")),
+        BeforeValidator(entries_of(RequestRoute.SCORE, "text_1")),
     ]
     text_2: Annotated[
-        list[str],
+        list[Any],
         sized(RequestRoute.SCORE, "text_2", least=1),
-        BeforeValidator(_read_texts("text_2")),
+        BeforeValidator(entries_of(RequestRoute.SCORE, "text_2")),
     ]
 
     def check(self) -> None:
@@ -191,11 +186,19 @@ class ClassifyRequest(_Request):
     """POST /v1/classify."""
 
     input: Annotated[
-        list[str | list[int]],
-        BeforeValidator(read_prompts),
+        list[Any],
         sized(RequestRoute.CLASSIFY, "input", least=1),
-        bounded(RequestRoute.CLASSIFY, "input"),
+        BeforeValidator(inputs_of(RequestRoute.CLASSIFY, read_prompts)),
     ]
+    # Texts or images to choose from for each input, of models such as CLIP
+    candidates: (
+        Annotated[
+            list[Any],
+            sized(RequestRoute.CLASSIFY, "candidates", least=1),
+            BeforeValidator(entries_of(RequestRoute.CLASSIFY, "candidates")),
+        ]
+        | None
+    ) = None
 
     # Of a classifier of tokens, as in transformers' pipeline; null: none
     aggregation_strategy: (
@@ -205,9 +208,6 @@ class ClassifyRequest(_Request):
     ignore_labels: Annotated[list[str], bounded(RequestRoute.CLASSIFY, "ignore_labels")] | None = (
         None
     )
-
-    def inputs(self) -> list[Prompt]:
-        return [each if isinstance(each, str) else tuple(each) for each in self.input]
 
 
 def _body(
@@ -223,29 +223,34 @@ def _body(
     )
 
 
-def _documents() -> Schema:
-    row = field(RequestRoute.RERANK, "documents")
-    text: Schema = {"type": "string", "maxLength": row.bytes}
-    whole: Schema = {
-        "type": "object",
-        "properties": {"text": text},
-        "required": ["text"],
-        "additionalProperties": False,
-    }
-    entry: Schema = {"anyOf": [text, whole]}
-    return {"type": "array", "items": entry, "minItems": 1, "maxItems": row.count}
+def _query() -> Schema:
+    return {"anyOf": entry_schemas(field(RequestRoute.RERANK, "query"))}
 
 
-RERANK = _body(RerankRequest, RequestRoute.RERANK, {"documents": _documents()})
+RERANK = _body(
+    RerankRequest,
+    RequestRoute.RERANK,
+    {"query": _query(), "documents": entries_schema(RequestRoute.RERANK, "documents")},
+)
 SCORE = _body(
     ScoreRequest,
     RequestRoute.SCORE,
-    {name: texts_schema(RequestRoute.SCORE, name, least=0) for name in ("text_1", "text_2")},
+    {name: entries_schema(RequestRoute.SCORE, name) for name in ("text_1", "text_2")},
 )
 CLASSIFY = _body(
     ClassifyRequest,
     RequestRoute.CLASSIFY,
-    {"input": prompts_schema(RequestRoute.CLASSIFY, "input")},
+    {
+        "input": inputs_schema(
+            RequestRoute.CLASSIFY, prompts_schema(RequestRoute.CLASSIFY, "input")
+        ),
+        "candidates": {
+            "anyOf": [
+                *entries_schema(RequestRoute.CLASSIFY, "candidates")["anyOf"],
+                {"type": "null"},
+            ]
+        },
+    },
 )
 
 # The same routes as other servers and clients spell them.
@@ -313,7 +318,15 @@ class RelevanceRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        work = backend.client.classify(model_id, body.inputs(), limit_s, takes_tokens=True)
+        offered = body.candidates or []
+        seen = await with_seen(backend, [*body.input, *offered], "input")
+        work = backend.client.classify(
+            model_id,
+            seen[: len(body.input)],
+            limit_s,
+            takes_tokens=True,
+            candidates=seen[len(body.input) :],
+        )
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
         reply: ClassList = {
@@ -330,13 +343,14 @@ class RelevanceRoutes:
         self,
         request: Request,
         body: RerankRequest | ScoreRequest,
-        first: list[str],
-        second: list[str],
+        first: list[Entry],
+        second: list[Entry],
     ) -> PairScores:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        work = backend.client.score_pairs(model_id, first, second, limit_s)
+        seen = await with_seen(backend, [*first, *second], "documents")
+        work = backend.client.score_pairs(model_id, seen[: len(first)], seen[len(first) :], limit_s)
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
         return found

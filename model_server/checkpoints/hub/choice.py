@@ -12,7 +12,9 @@ from sax.format import listing
 
 _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ADAPTER = "adapter_model.safetensors"
-_SHARD = re.compile(r"(?!consolidated)[\w.-]+\.safetensors")
+_SHARD = re.compile(r"(?!consolidated|adapter_model)[\w.-]+\.safetensors")
+# Of a model that has adapters for prompts with media.
+_OWN_ADAPTER = re.compile(r"([\w-]+-lora/)?adapter_(config\.json|model\.safetensors)")
 # Beside weights: configurations, templates and vocabularies, and the modules of sentence encoders.
 _SMALL = re.compile(
     r"[\w.-]+\.(json|jinja|model|tiktoken)|merges\.txt|vocab\.txt|artifact\.metadata"
@@ -31,7 +33,8 @@ def choose(names: Sequence[str], wanted: str = "") -> list[str]:
     if wanted:
         return _gguf(names, _wanted(names, wanted))
     if weights := _weights(names):
-        return [name for name in names if _SMALL.fullmatch(name) and name not in weights] + weights
+        beside = (name for name in names if _SMALL.fullmatch(name) or _OWN_ADAPTER.fullmatch(name))
+        return [name for name in beside if name not in weights] + weights
     files = _gguf_files(names)
     if len(files) == 1:
         return _gguf(names, files[0])

@@ -6,6 +6,7 @@ file names neither tensor nor bytes. Layout: u64 length, JSON header, tensor dat
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,8 +64,18 @@ def read_header(file: TensorFile, on_error: ErrorHandler = raise_error) -> dict[
         raise file.damaged("its header is not a JSON object")
     header.pop("__metadata__", None)
     tensors = {name: _stored(file, name, entry, 8 + length) for name, entry in header.items()}
+    _check_apart(file, tensors)
     _check_end(file, tensors, on_error)
     return tensors
+
+
+def _check_apart(file: TensorFile, tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise CheckpointError if a tensor has bytes of another one."""
+    filled = [name for name in tensors if tensors[name].nbytes]
+    in_order = sorted(filled, key=lambda name: tensors[name].offset)
+    for name, following in itertools.pairwise(in_order):
+        if tensors[name].offset + tensors[name].nbytes > tensors[following].offset:
+            raise file.damaged(f"tensors {name!r} and {following!r} share bytes")
 
 
 def _check_end(

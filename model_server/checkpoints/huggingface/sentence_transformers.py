@@ -63,11 +63,14 @@ class SentenceSettings:
     score: TokenScore | None = None  # of a reranker that is a language model
     late: LateInteraction | None = None  # of a model with a vector per token
     activation: str | None = None  # of a reranker's scores: a class of torch.nn
+    # What stands before and after queries and images, by these names, of a model with a vector per
+    # token that sees; empty: of another kind
+    frames: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
     @property
     def embeds(self) -> bool:
         """True if the checkpoint says that it is an embedding model."""
-        return self.pooling is not None or self.late is not None
+        return self.pooling is not None or self.late is not None or bool(self.frames)
 
 
 def read_sentence_settings(folder: Path | None) -> SentenceSettings:
@@ -75,7 +78,7 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
     if folder is None:
         return SentenceSettings()
     if not (folder / MODULES).is_file():
-        return SentenceSettings(late=late_of_metadata(folder))
+        return SentenceSettings(late=late_of_metadata(folder), frames=frames_of(folder))
     modules = read_modules(folder)
     text = read_json(folder / modules[0][1] / _TEXT, missing={}) if modules else {}
     length = text.get("max_seq_length")
@@ -267,6 +270,30 @@ def late_of_metadata(folder: Path) -> LateInteraction | None:
     )
 
 
+_MARKED = "<|vision_start|><|image_pad|><|vision_end|>"
+_SHOWN = f"<|im_start|>user\n{_MARKED}Describe the image.<|im_end|><|endoftext|>"
+_REPEATED = 10  # tokens that fill queries up, as room to think
+
+
+def frames_of(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return what stands before and after queries and images in the inputs of transformers'
+    ColQwen2; {}: the folder is of another kind.
+
+    Source: Faysse et al. 2024 (arXiv:2407.01449). Raises CheckpointError.
+    """
+    if read_json(folder / "config.json", missing={}).get("model_type") != "colqwen2":
+        return {}
+    path = folder / "processor_config.json"
+    config = read_json(path, missing={})
+    shown = _text(path, config, "visual_prompt_prefix", _SHOWN)
+    before, mark, after = shown.partition(_MARKED)
+    if not mark:
+        raise CheckpointError(f"{path} has a visual_prompt_prefix without {_MARKED}")
+    filler = _token(folder, "pad_token") or "<|endoftext|>"
+    query = _text(path, config, "query_prefix", "Query: ")
+    return {"query": (query, f"{filler * _REPEATED}\n"), "image": (before, after)}
+
+
 def _is_named(folder: Path) -> bool:
     return read_json(folder / "config.json", missing={}).get("architectures") == [_ARCHITECTURE]
 
@@ -278,9 +305,13 @@ def write_mask(late: LateInteraction, folder: Path) -> None:
 
 
 def _mask(folder: Path) -> str | None:
-    """Return the text of the mask token, as these files have it."""
+    return _token(folder, "mask_token")
+
+
+def _token(folder: Path, key: str) -> str | None:
+    """Return the text of a token by its key, as these files have it."""
     for name in ("tokenizer_config.json", _SPECIAL):
-        token = read_json(folder / name, missing={}).get("mask_token")
+        token = read_json(folder / name, missing={}).get(key)
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):
             return text

@@ -27,6 +27,8 @@ class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
     per_row: int  # pieces that become one vector
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     least: int = 1  # rows of the smallest image, where tokens see each other: kernels count on it
+    together: int = 0  # inputs of a batch; 0: as many as take no longer than the largest one alone
+    adapter: int = 0  # place of the checkpoint's own, for prompts with such media; 0: it has none
 
     @property
     def largest(self) -> int:
@@ -35,7 +37,7 @@ class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def images(self, size: int) -> int:
         """Return how many images of so many pieces one batch takes."""
-        return max(1, min(_MOST_IMAGES, self.pieces[-1] // size))
+        return self.together or max(1, min(_MOST_IMAGES, self.pieces[-1] // size))
 
     def size(self, pieces: int) -> int:
         """Return the smallest compiled size that holds so many pieces."""

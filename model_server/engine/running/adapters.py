@@ -26,7 +26,7 @@ from model_server.engine.step_program import ADAPTER
 class AdapterFiles(Protocol):
     """Adapters that were read from their files and not written yet. Thread-safe."""
 
-    def read(self, key: str, path: str) -> None: ...
+    def read(self, key: str, path: str, folder: str) -> None: ...
 
     def forget(self, key: str) -> None: ...
 
@@ -44,7 +44,9 @@ class Adapters(RunnerPart[ModelRunner]):
     def join(self, runner: ModelRunner) -> Mapping[type[Op], Prepare]:
         self._runner = runner
         return {
-            ReadAdapter: lambda op: lambda: Later(partial(self._files.read, op.key, op.path)),
+            ReadAdapter: lambda op: (
+                lambda: Later(partial(self._files.read, op.key, op.path, op.folder))
+            ),
             WriteAdapter: lambda op: partial(self._write, op),
             ForgetAdapter: lambda op: partial(self._forget, op),
         }

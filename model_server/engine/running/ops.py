@@ -60,6 +60,7 @@ class ReadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
     key: str
     path: str
+    folder: str = ""  # below the path
 
 
 class WriteAdapter(msgspec.Struct, frozen=True, array_like=True, tag=5):

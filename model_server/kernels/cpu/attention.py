@@ -6,9 +6,10 @@ XLA, which computes their scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,21 +17,20 @@ import numpy as np
 
 from model_server.kernels import xla
 from model_server.kernels.cpu.states import convolve, take_in
-from model_server.kernels.paged import NewTokens, PagedBatch, Scores
+from model_server.kernels.paged import NewTokens, PagedBatch, Scores, SeenPages
 from model_server.kernels.pages import HIGHEST, LayerPages, Shapes, key_major_shapes, write
 from model_server.kernels.states import Filter, MemoryTokens, StatePlaces
 
-LANES = 16  # keys whose scores are computed together; a page holds a whole number of them
-MOST_DIM = 640  # numbers of a key or value
+MOST_DIM = 1152  # numbers of a key or value
 
 _NONE = np.zeros((0, 0, 0), np.float32)
+_NO_FLAGS = np.zeros((0, 0, 0, 0), bool)
 
 
 def supports(layer: LayerPages) -> bool:
     """True if the kernel computes attention to these pages."""
-    _, _, key_dim, page_size = layer.keys.shape
     value_dim = 0 if layer.values is None else layer.values.shape[3]
-    return page_size % LANES == 0 and supports_heads(key_dim, value_dim)
+    return supports_heads(layer.keys.shape[2], value_dim)
 
 
 def supports_heads(key_dim: int, value_dim: int) -> bool:
@@ -100,6 +100,41 @@ class CpuAttention:
         )
         return attended, layer
 
+    def attention(
+        self,
+        q: jax.Array,
+        seen: Sequence[SeenPages],
+        *,
+        scale: float,
+        sinks: jax.Array | None = None,
+    ) -> jax.Array:
+        """As `PageReading.attention`."""
+        if not all(supports(each.layer) for each in seen):
+            return xla.READING.attention(q, seen, scale=scale, sinks=sinks)
+        flat, found = q.reshape(-1, *q.shape[2:]), None
+        for index, each in enumerate(seen):
+            scores = Scores(scale, None, each.window, sinks)
+            more = index + 1 < len(seen)
+            found = _attended_over(each.layer, flat, scores, _rows(each), found, more)
+        assert found is not None, "queries see some pages"
+        return found.sums.reshape(*q.shape[:3], -1)
+
+    def scores(self, pages: SeenPages, queries: jax.Array, weights: jax.Array | None) -> jax.Array:
+        """As `PageReading.scores`."""
+        layer, tables, limits, *_ = pages
+        width = queries.shape[: 3 if weights is None else 2]
+        made = jax.ShapeDtypeStruct((*width, tables.shape[1] * layer.keys.shape[3]), jnp.float32)
+        call = jax.ffi.ffi_call("sax_cpu_score_tokens", made)
+        return call(
+            queries,
+            _NONE if weights is None else weights,
+            layer.keys,
+            _NONE if layer.key_scales is None else layer.key_scales,
+            tables,
+            limits,
+            first=np.int32(layer.keys.shape[2] - queries.shape[3]),
+        )
+
     def convolve(
         self, held: jax.Array, places: StatePlaces, counts: jax.Array, x: jax.Array, by: Filter
     ) -> tuple[jax.Array, jax.Array]:
@@ -141,25 +176,68 @@ def _attended_by_xla(
     return jnp.concatenate([each.reshape(-1, q.shape[1], each.shape[-1]) for each in parts])
 
 
+class _TableRows(NamedTuple):
+    """Decode rows, then blocks of prompts, as in `PagedBatch`; with the tokens they attend to."""
+
+    decode_tables: jax.Array
+    decode_limits: jax.Array
+    block_tables: jax.Array
+    block_limits: jax.Array
+    decode_chosen: Any = _NO_FLAGS  # bool[D, J, 1, S], or of no size: all that they see
+    block_chosen: Any = _NO_FLAGS  # bool[N, J, C, S]
+
+
+class _SoftmaxSums(NamedTuple):
+    sums: jax.Array  # f32[T, H, W]: divided, unless there is more to attend to
+    states: jax.Array  # f32[T, H, 2]: highest score and total of each softmax; or of no size
+
+
 def _attended(batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores) -> jax.Array:
-    width = layer.keys.shape[2] if layer.values is None else layer.values.shape[3]
-    values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
-    call = jax.ffi.ffi_call(
-        "sax_cpu_attend_to_pages", jax.ShapeDtypeStruct((*q.shape[:2], width), jnp.float32)
+    rows = _TableRows(
+        batch.decode_tables, batch.decode_limits, batch.block_tables, batch.block_limits
     )
-    return call(
+    return _attended_over(layer, q, scores, rows).sums
+
+
+def _rows(seen: SeenPages) -> _TableRows:
+    """Single queries are decodes: threads share out the keys of each."""
+    _, tables, limits, _, chosen = seen
+    flags = _NO_FLAGS if chosen is None else chosen if chosen.ndim == 4 else chosen[:, None]
+    none, (_, columns) = jnp.zeros((0, 0), jnp.int32), tables.shape
+    if limits.shape[1] == 1:
+        return _TableRows(tables, limits, none, none, decode_chosen=flags)
+    nobody = jnp.zeros((0, columns), jnp.int32)
+    return _TableRows(nobody, none, tables, limits, block_chosen=flags)
+
+
+def _attended_over(
+    layer: LayerPages,
+    q: jax.Array,  # f32[T, H, Q]
+    scores: Scores,
+    rows: _TableRows,
+    before: _SoftmaxSums | None = None,  # of other pages
+    more: bool = False,
+) -> _SoftmaxSums:
+    width = q.shape[2] if layer.values is None else layer.values.shape[3]
+    values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
+    states = (*q.shape[:2], 2) if more else (0, 0, 0)
+    made = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((*q.shape[:2], width), states)]
+    call = jax.ffi.ffi_call("sax_cpu_attend_over_pages", made)
+    *where, decode_chosen, block_chosen = rows
+    sums, states = call(
         q,
         layer.keys,
         values,
         _NONE if layer.key_scales is None else layer.key_scales,
         _NONE if layer.value_scales is None else layer.value_scales,
-        batch.decode_tables,
-        batch.decode_limits,
-        batch.block_tables,
-        batch.block_limits,
+        *where,
         jnp.zeros((0,), jnp.float32) if scores.sinks is None else scores.sinks,
+        decode_chosen,
+        block_chosen,
+        *(before or (_NONE, _NONE)),
         scale=np.float32(scores.scale),
         softcap=np.float32(scores.softcap or 0.0),
         window=np.int32(scores.window or 0),
         chunk=np.int32(scores.chunk or 0),
     )
+    return _SoftmaxSums(sums, states)

@@ -56,7 +56,11 @@ INSTRUCTIONS = {
         "avx2": _AVX2,
         "portable": [],
     },
-    "aarch64": {"neon": [], "portable": ["-DSAX_PORTABLE"]},
+    "aarch64": {
+        "neon_matrices": ["-mcpu=generic+dotprod+bf16+i8mm"],
+        "neon": [],
+        "portable": ["-DSAX_PORTABLE"],
+    },
 }
 # Flags of the products on matrix units, which are added to the fastest of those sets; the model of
 # a unit is for tests and runs anywhere.
@@ -69,7 +73,11 @@ TILES = {
     }
 }
 _PORTABLE: dict[str, list[str]] = {"portable": []}  # of any other machine
-_AS_LINUX_SAYS = {"-mavx512vnni": "avx512_vnni", "-mavx512bf16": "avx512_bf16"}
+_AS_LINUX_SAYS = {
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "dotprod": "asimddp",
+}
 
 
 class MachineWheel(bdist_wheel):
@@ -204,10 +212,20 @@ def _sets_of_this_machine() -> dict[str, list[str]]:
     except OSError:
         return sets
     for name, flags in sets.items():
-        needed = [flag for flag in flags if flag.startswith("-m") and "=" not in flag]
-        if all(_AS_LINUX_SAYS.get(flag, flag.removeprefix("-m")) in told for flag in needed):
+        if all(_AS_LINUX_SAYS.get(part, part) in told for part in _parts_of(flags)):
             return {name: flags}
     return sets
+
+
+def _parts_of(flags: list[str]) -> list[str]:
+    """Return the parts of an instruction set that these flags turn on."""
+    parts: list[str] = []
+    for flag in flags:
+        if flag.startswith("-mcpu="):
+            parts += flag.split("+")[1:]
+        elif flag.startswith("-m") and "=" not in flag:
+            parts.append(flag.removeprefix("-m"))
+    return parts
 
 
 def _zig_flags() -> list[str]:

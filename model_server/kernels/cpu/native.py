@@ -26,8 +26,8 @@ _TARGETS = tuple(
         *("plain", "low_rank", "experts", "experts_gated"),
         # A kernel whose arguments changed has another name, so that an older library is refused.
         *("in_bytes", "experts_in_bytes", "experts_in_bytes_gated"),
-        *("unwritten", "overwrite", "write", "attend_to_pages"),
-        *("rms_norm", "gated", "heads", "curve"),
+        *("unwritten", "overwrite", "write", "attend_over_pages", "score_tokens"),
+        *("rms_norm", "gated", "heads", "mix", "balance", "curve"),
         *("dense", "remember", "convolve"),
         "choose_tokens",
     )

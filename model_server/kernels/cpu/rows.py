@@ -85,6 +85,26 @@ def heads(
     return queries, keys, values
 
 
+def mix(
+    x: jax.Array,  # f32[T, N, D]
+    weights: jax.Array | None,  # f32[T, N, M]; None: M is N, and streams are as they are
+    adding: jax.Array | None,  # f32[T, M]
+    made: jax.Array | None,  # f32[T, D]; None: nothing is added
+) -> jax.Array:
+    """Return f32[T, M, D]: sums of streams, each weighted, and what was made, weighted, too."""
+    rows, streams, size = x.shape
+    outs = streams if weights is None else weights.shape[2]
+    call = jax.ffi.ffi_call("sax_cpu_mix", _made(rows, outs, size))
+    given = (_NONE if each is None else each for each in (weights, adding, made))
+    return call(x, *given)
+
+
+def balance(x: jax.Array, *, least: float, rounds: int) -> jax.Array:
+    """Return f32[T, N, N], as `row_sums.balanced`."""
+    call = jax.ffi.ffi_call("sax_cpu_balance", _made(*x.shape))
+    return call(x, least=np.float32(least), rounds=np.int32(rounds))
+
+
 def curve(name: str, x: jax.Array, epsilon: float = 0.0) -> jax.Array:
     """Return the sum f32[..., 1] of each row of f32[..., D], or its softmax, or another function.
 

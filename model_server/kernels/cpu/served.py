@@ -10,8 +10,9 @@ from __future__ import annotations
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import CpuAttention, supports_heads
 from model_server.kernels.cpu.attention import overwrite as native_overwrite
-from model_server.kernels.paged import Kernel
+from model_server.kernels.paged import Kernel, PageReading
 from model_server.kernels.pages import Overwrite, overwrite
+from model_server.kernels.xla import READING
 
 
 def is_native(platform: str, devices: int) -> bool:
@@ -36,6 +37,11 @@ def described(platform: str, devices: int) -> str:
 def has_native(kernel: Kernel) -> bool:
     """Return True if a program with this attention kernel multiplies and samples natively."""
     return kernel == CpuAttention()
+
+
+def reading_of(kernel: Kernel) -> PageReading:
+    """Return what reads pages with transposed keys in a program with this attention kernel."""
+    return kernel if isinstance(kernel, CpuAttention) else READING
 
 
 def overwrite_of(kernel: Kernel) -> Overwrite:

@@ -69,17 +69,20 @@ class ImageReader:
 
         Raises InvalidRequest naming an image that cannot be decoded, QueueFull, Unavailable.
         """
-        return tuple(await asyncio.gather(*(self._read(image, owner) for image in images)))
+        mixed = len({encoder_of(self.recipes, image.kind) for image in images}) > 1
+        return tuple(await asyncio.gather(*(self._read(image, owner, mixed) for image in images)))
 
-    async def _read(self, image: Image, owner: str) -> Parts:
+    async def _read(self, image: Image, owner: str, mixed: bool) -> Parts:
+        """mixed: the prompt has media of several encoders."""
         loop = asyncio.get_running_loop()
-        key = await loop.run_in_executor(self._threads, key_of, image.data, f"{image.kind} {owner}")
+        whose = f"{image.kind} {owner}" if not mixed else f"{image.kind} of several {owner}"
+        key = await loop.run_in_executor(self._threads, key_of, image.data, whose)
         if (found := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
             return found
         if (task := self._reading.get(key)) is None:
             self._enter(len(image.data))
-            task = self._reading[key] = asyncio.create_task(self._prepared(image, owner))
+            task = self._reading[key] = asyncio.create_task(self._prepared(image, owner, mixed))
             task.add_done_callback(lambda done: self._end(key, len(image.data), done))
         try:
             # A caller who leaves does not stop what others wait for, too.
@@ -100,11 +103,11 @@ class ImageReader:
         self.living.check()
         self._waiting += size
 
-    async def _prepared(self, image: Image, owner: str) -> Parts:
+    async def _prepared(self, image: Image, owner: str, mixed: bool) -> Parts:
         async with self._turns:
             encoder = encoder_of(self.recipes, image.kind)
             assert encoder is not None, "the kinds of media are checked"
-            made = await self._made(image, encoder)
+            made = await self._made(image, encoder, mixed)
             loop = asyncio.get_running_loop()
             parts = await loop.run_in_executor(
                 self._threads, lambda: _parts(made(), owner, encoder)
@@ -113,14 +116,15 @@ class ImageReader:
             self.living.add(part)
         return parts
 
-    async def _made(self, image: Image, encoder: int) -> Callable[[], PreparedMedia]:
+    async def _made(self, image: Image, encoder: int, mixed: bool) -> Callable[[], PreparedMedia]:
         """Decode an image and return what prepares it, which takes a while."""
         recipe = self.recipes[encoder]
         if isinstance(image, Video):
             assert recipe.video is not None, "the kinds of media are checked"
             return await _video(image.data, recipe.video)
         decoded = await self._decode[encoder](image.data)
-        return lambda: recipe.prepare(decoded)
+        prepare = (recipe.beside if mixed else None) or recipe.prepare
+        return lambda: prepare(decoded)
 
     def _end(self, key: bytes, size: int, done: asyncio.Task[Parts]) -> None:
         del self._reading[key]

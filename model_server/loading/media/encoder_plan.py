@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from model_server.engine.media.media_limits import BatchShape, EncoderLimits, MediaLimits
 from model_server.models.media.media_recipe import MediaRecipe, names_of, text_only
 from model_server.models.media.tower_layer import QUERIES
 from model_server.models.recipe import Recipe
+from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest, MemoryPlanError
 from sax.format import human_bytes as human
@@ -21,18 +22,26 @@ _HEADS, _COPIES = 16, 3  # of an encoder's scores: more heads than most have
 def media_limits(recipe: Recipe) -> MediaLimits | None:
     """Return the sizes of a model's encoders and their buffer; None: it takes text alone."""
     media, rows = recipe.media, recipe.media_rows
-    if not media or rows is None:
-        return None
+    return None if not media or rows is None else limits_of(media, rows, recipe.adapters)
+
+
+def limits_of(
+    media: Sequence[MediaRecipe], rows: int, room: AdapterRoom | None = None
+) -> MediaLimits:
+    """Return the sizes of encoders whose vectors go to a buffer of so many rows.
+
+    room: of the adapters, some of which may be the checkpoint's own for one of these kinds.
+    """
     return MediaLimits(
         rows=rows,
         width=max(each.width for each in media),
-        encoders=tuple(map(_encoder_limits, media)),
+        encoders=tuple(_encoder_limits(each, room) for each in media),
         levels=max(each.levels for each in media),
         triples=any(each.triples for each in media),
     )
 
 
-def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
+def _encoder_limits(media: MediaRecipe, room: AdapterRoom | None) -> EncoderLimits:
     return EncoderLimits(
         kind=media.kind,
         pieces=media.pieces,
@@ -41,6 +50,8 @@ def _encoder_limits(media: MediaRecipe) -> EncoderLimits:
         per_row=media.per_row,
         bidirectional=media.bidirectional,
         least=media.least,
+        together=media.together,
+        adapter=0 if room is None else room.place_of(media.kind),
     )
 
 

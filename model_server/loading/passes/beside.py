@@ -29,7 +29,6 @@ from model_server.engine.step_program import everywhere
 from model_server.kernels.cpu.tiles import plain_weight
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
-from model_server.loading.passes.embed_loading import encoding_as, with_tasks
 from model_server.loading.passes.embed_programs import EmbedPrograms, embedding_as
 from model_server.loading.passes.loaded_passes import (
     WAIT_S,
@@ -38,6 +37,7 @@ from model_server.loading.passes.loaded_passes import (
     LoadedGradients,
 )
 from model_server.loading.passes.pass_programs import PassBatches, PassBucket, PassPrograms
+from model_server.loading.passes.text_settings import encoding_as, with_tasks
 from model_server.loading.placed_model import PlacedModel
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.tasks import EMBED, GRADIENT, sizes_of

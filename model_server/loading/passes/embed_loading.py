@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.dense_modules import DenseModule, DenseTensors, open_dense
-from model_server.checkpoints.huggingface.sentence_transformers import (
-    SentenceSettings,
-    TokenScore,
-    read_sentence_settings,
-)
-from model_server.config import AUTO, ModelServerConfig
+from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings, TokenScore
+from model_server.config import ModelServerConfig
 from model_server.loading.batch_plan import BatchPlan
+from model_server.loading.images.image_reader import image_reader
 from model_server.loading.kinds import AskedModel
 from model_server.loading.load_context import LoadContext
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
+from model_server.loading.media.encoder_plan import limits_of
+from model_server.loading.media.encoder_weights import check_image_tokens, encoder_weights
 from model_server.loading.passes.embed_programs import (
     EmbedPrograms,
     Encode,
@@ -40,23 +40,37 @@ from model_server.loading.passes.embed_programs import (
     tagging,
     whole_recipe,
 )
-from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, LoadedTokens
+from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, LoadedTokens, Sight
 from model_server.loading.passes.pass_programs import PassBatches
+from model_server.loading.passes.seeing import Eyes, SeeingBatches, SeeingPrograms
+from model_server.loading.passes.text_settings import context_of, encoding_as, pairs_of, settings_of
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import DENSE, EmbedRecipe
+from model_server.models.media.media_recipe import Encoders, MediaRecipe, written_for
 from model_server.models.recipe import Recipe
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, classifies_tokens, sizes_of
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
-from model_server.models.weights.weight import Blueprint, Declaration, Leaf, leaf_shapes
+from model_server.models.weights.weight import (
+    Blueprint,
+    Declaration,
+    Leaf,
+    WeightForm,
+    blueprint,
+    leaf_shapes,
+)
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.late_tokenizer import LateInteraction, LateTokenizer
-from model_server.text.sentence_tokenizer import PairTexts, SentenceTokenizer, pair_texts
-from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
+from model_server.text.late_tokenizer import LateTokenizer
+from model_server.text.sentence_tokenizer import SentenceTokenizer
+from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
+
+# As the cards of such models have it. The buffer of images grows with it.
+_SEEN_CONTEXT = 8192
+_INSTRUCTION = "Represent the user's input."  # Qwen3-VL-Embedding's, where nobody says one
 
 
 def score_of(tasks: Tasks, settings: SentenceSettings, tokenizer: HfTokenizer) -> TokenScore:
@@ -163,11 +177,13 @@ def plan(
 
     Raises CheckpointError, InvalidRequest.
     """
-    recipe, checkpoint = asked.recipe, asked.checkpoint
+    recipe, checkpoint, media = asked.recipe, asked.checkpoint, ()
     if isinstance(recipe, Recipe):
-        recipe = whole_recipe(recipe)
+        recipe, media = whole_recipe(recipe), seen_media(recipe)
     assert checkpoint is not None, "every embedder needs a checkpoint"
-    plan = _planned(recipe, checkpoint, asked.spec.checkpoint)
+    plan = _planned(recipe, checkpoint, asked.spec.checkpoint, sees=bool(media))
+    if media:
+        return _plan_of_seeing(plan, media, asked, context, report)
     max_context = context_of(recipe, plan.settings, context.config)
     programs: Any = (TokenPrograms if plan.tokens else EmbedPrograms)(
         plan.module,
@@ -177,23 +193,101 @@ def plan(
         leaves=leaf_shapes(plan.module, plan.layout),
     )
     programs.compile(report)
-    weights = plan.module.bytes_on(plan.layout)
-    loaded = partial(
+    return BatchPlan(
+        context=context,
+        spec=asked.spec,
+        layout=plan.layout,
+        parts=MemoryParts(weights=plan.module.bytes_on(plan.layout), workspace=programs.workspace),
+        runner=lambda report: PassBatches(programs, _read(plan, report)),
+        loaded=_loaded(plan, checkpoint, max_context, context.config),
+    )
+
+
+def _loaded(
+    plan: _Plan, checkpoint: Checkpoint, max_context: int, config: ModelServerConfig
+) -> Callable[..., LoadedEmbedder | LoadedTokens]:
+    recipe = plan.recipe
+    return partial(
         _loaded_tokens(plan, checkpoint) if plan.tokens else _loaded_embedder(plan, checkpoint),
         tokenizer=plan.tokenizer,
         vocab=recipe.vocab,
         max_context=max_context,
         labels=plan.labels,
-        batching={ONLY: Batching(recipe.batch, WAIT_S, context.config.queue)},
+        batching={ONLY: Batching(recipe.batch, WAIT_S, config.queue)},
         methods=plan.methods,
     )
+
+
+def _plan_of_seeing(
+    plan: _Plan,
+    media: Sequence[MediaRecipe],
+    asked: AskedModel,
+    context: LoadContext,
+    report: Report,
+) -> BatchPlan[LoadedEmbedder | LoadedTokens]:
+    """Compile the programs of a decoder that reads images, and those of their encoder."""
+    recipe, checkpoint = plan.recipe, asked.checkpoint
+    assert checkpoint is not None, "it has a plan"
+    max_context = context_of(recipe, plan.settings, context.config, _SEEN_CONTEXT)
+    check_image_tokens(media, checkpoint.tokenizer())
+    sight = _sight(plan, media, checkpoint)
+    programs = SeeingPrograms(
+        plan.module,
+        plan.encode,
+        context=max_context,
+        batch=recipe.batch,
+        leaves=leaf_shapes(plan.module, plan.layout),
+        width=media[0].width,
+        levels=media[0].levels,
+        triples=sight.triples,
+        by_token=plan.tokens,
+    )
+    form = WeightForm(dtype=jnp.dtype(recipe.dtype), layout=plan.layout)
+    encoder = blueprint(lambda: Encoders(media, form))
+    eyes = Eyes(encoder, limits_of(media, programs.buffer.shape[0]), plan.layout)
+    programs.compile(report)
+    eyes.compile(report)
+
+    def runner(report: Report) -> SeeingBatches[Any]:
+        eyes.open(encoder_weights(encoder, plan.layout, checkpoint, 0, report, media))
+        return SeeingBatches(programs, _read(plan, report), eyes)
+
+    weights = plan.module.bytes_on(plan.layout) + encoder.bytes_on(plan.layout)
     return BatchPlan(
         context=context,
         spec=asked.spec,
         layout=plan.layout,
-        parts=MemoryParts(weights=weights, workspace=programs.workspace),
-        runner=lambda report: PassBatches(programs, _read(plan, report)),
-        loaded=loaded,
+        parts=MemoryParts(weights=weights, workspace=programs.workspace + eyes.workspace),
+        runner=runner,
+        loaded=partial(_loaded(plan, checkpoint, max_context, context.config), sight=sight),
+    )
+
+
+def seen_media(recipe: Recipe) -> tuple[MediaRecipe, ...]:
+    """Return the encoder of images of a model that embeds, classifies or ranks; (): it has none
+    whose images are read in any part of an input.
+    """
+    images = (each for each in recipe.media if each.kind == "image" and not each.bidirectional)
+    return tuple(replace(each, video=None) for each in images)[:1]
+
+
+def _sight(plan: _Plan, media: Sequence[MediaRecipe], checkpoint: Checkpoint) -> Sight:
+    """Return how inputs with images are read. Raises CheckpointError, LoadFailed."""
+    reader, [image] = image_reader(media), media
+    assert reader is not None, "there is an encoder"
+    template, source = checkpoint.chat_template(), plan.recipe.chat_template
+    if source is not None:
+        controls = checkpoint.tokenizer().control_tokens.texts
+        template = ChatTemplate(source, special_tokens=controls)
+    kind = str(checkpoint.config.get("model_type"))
+    return Sight(
+        images=reader,
+        template=None if template is None else template.with_media(**written_for(media)),
+        instruction=_INSTRUCTION if kind.startswith("qwen3_vl") else "",
+        marked=image.marked or image.placeholder,
+        # transformers' late-interaction models place images as texts
+        triples=image.triples and not plan.settings.frames,
+        frames=plan.settings.frames,
     )
 
 
@@ -243,7 +337,7 @@ def methods_of(labels: tuple[str, ...], *, tags: bool = False) -> tuple[str, ...
     return ("lm.classify", "lm.rerank") if len(labels) == 1 and not tags else ("lm.classify",)
 
 
-def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
+def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str, *, sees: bool) -> _Plan:
     settings = settings_of(recipe, checkpoint)
     tasks = recipe.tasks.of(
         checkpoint.config,
@@ -258,7 +352,7 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     score = score_of(recipe.tasks, settings, tokenizer) if RERANK in tasks else None
     dense = settings.dense if EMBED in tasks else ()
     quantization = quantization_of(recipe.quantize, checkpoint.packing)
-    layout = _layout(recipe)
+    layout = layout_of_recipe(recipe)
     module = recipe.blueprint(quantization, len(labels), dense, score, layout, tags=tags)
     needed = without_prefixes(checkpoint, _unused(recipe, tasks))
     own = [weight for weight in module.declarations if not is_dense(weight)]
@@ -269,12 +363,13 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     if score is not None:
         labels = (tokenizer.token_text(score.true_id),)
         pairs = pairs_of(recipe.chat_template, checkpoint, settings.prefix)
-    late = EMBED in tasks and settings.late is not None
+    late = EMBED in tasks and (settings.late is not None or bool(settings.frames))
     encode = embedding_tokens(settings) if late else embedding_as(settings, recipe.pooling)
     if tags:
         encode = tagging(recipe.tasks.activation or "softmax")
     elif labels:
-        encode = classifying(_activation(recipe, checkpoint, settings, labels), tokenizer.separator)
+        separator = None if sees else tokenizer.separator
+        encode = classifying(_activation(recipe, checkpoint, settings, labels), separator)
     return _Plan(
         recipe,
         settings,
@@ -289,7 +384,7 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     )
 
 
-def _layout(recipe: EmbedRecipe) -> Layout:
+def layout_of_recipe(recipe: EmbedRecipe) -> Layout:
     """Return the layout over this process's devices. Raises InvalidRequest, MemoryPlanError."""
     if recipe.mesh_shape is None:
         return own_device()
@@ -311,91 +406,3 @@ def _activation(
     if settings.activation is not None:
         config = {**config, "sentence_transformers": {"activation_fn": settings.activation}}
     return recipe.tasks.activation or activation_of(config, len(labels))
-
-
-def settings_of(recipe: EmbedRecipe, checkpoint: Checkpoint) -> SentenceSettings:
-    """Return the settings of the checkpoint, with those of the publish. Raises CheckpointError."""
-    return with_tasks(read_sentence_settings(checkpoint.folder), checkpoint, recipe.tasks)
-
-
-def with_tasks(
-    settings: SentenceSettings, checkpoint: Checkpoint | None, tasks: Tasks
-) -> SentenceSettings:
-    """Return the settings with those of a GGUF file, which are in its config, and of a publish."""
-    if checkpoint is not None and (pooling := checkpoint.config.get("pooling")):
-        settings = replace(settings, pooling=pooling)
-    if tasks.pooling is not None:
-        settings = replace(settings, pooling=tasks.pooling)
-    if tasks.normalise is not None:
-        settings = replace(settings, normalise=tasks.normalise)
-    if checkpoint is not None and settings.late is not None:
-        settings = _with_late(settings, settings.late, checkpoint, tasks)
-    return settings
-
-
-def _with_late(
-    settings: SentenceSettings, late: LateInteraction, checkpoint: Checkpoint, tasks: Tasks
-) -> SentenceSettings:
-    """Return the settings of a late-interaction model; colbert-ir has its projection among the
-    model's tensors. Raises InvalidRequest, CheckpointError.
-    """
-    if tasks.pooling is not None:
-        raise InvalidRequest(
-            "POOLING is for models with one vector per text, and this one has a vector per token: "
-            "leave it out",
-            param="overrides.POOLING",
-        )
-    longest = max(late.document_length, late.query_length)
-    settings = replace(settings, max_length=longest)
-    if settings.dense:
-        return settings
-    shape = checkpoint.shape("linear.weight")
-    if len(shape) != 2:
-        raise CheckpointError(f"linear.weight is {list(shape)}; a projection is a matrix")
-    outputs, inputs = shape
-    projection = DenseModule(
-        folder="", inputs=inputs, outputs=outputs, biased=False, activation="identity"
-    )
-    return replace(settings, dense=(projection,))
-
-
-def encoding_as(
-    settings: SentenceSettings,
-    tokenizer: HfTokenizer | ByteTokenizer,
-    pairs: PairTexts | None = None,
-) -> SentenceTokenizer:
-    """Return the function from texts to tokens; `pairs`: as SentenceTokenizer has them."""
-    return SentenceTokenizer(
-        tokenizer,
-        settings.prefix,
-        settings.prompts,
-        lower_case=settings.lower_case,
-        pairs=pairs,
-    )
-
-
-def pairs_of(source: str | None, checkpoint: Checkpoint, instruction: str) -> PairTexts:
-    """Return the texts around pairs by the template `source`, else by the checkpoint's own.
-
-    Raises CheckpointError as `pair_texts` does, and for a template that does not compile.
-    """
-    template = checkpoint.chat_template()
-    if source is not None and template is not None:
-        template = template.replaced(source)
-    elif source is not None:
-        controls = checkpoint.tokenizer().control_tokens.texts
-        template = ChatTemplate(source, special_tokens=controls)
-    return pair_texts(template, instruction, str(checkpoint.config.get("model_type")))
-
-
-def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:
-    """Return the tokens per input: the recipe's, else the checkpoint's; capped by positions."""
-    wanted = recipe.max_context or settings.max_length or recipe.own_context
-    most = config.max_context or wanted
-    context = min(wanted, recipe.own_context, wanted if most == AUTO else most)
-    if context < 3:  # a start, one token, an end
-        raise InvalidRequest(
-            f"a context of {context} tokens holds no text: raise MAX_CONTEXT or --max_context",
-            param="overrides.MAX_CONTEXT",
-        )
-    return context

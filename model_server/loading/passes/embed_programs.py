@@ -27,8 +27,9 @@ from model_server.models.weights.sharding import divided_rows, own_device
 from model_server.models.weights.weight import Blueprint, WeightForm, leaf_shapes
 from sax.errors import CheckpointError, InvalidRequest
 
-# From a module, tokens i32[B, T] and lengths i32[B] to vectors f32[B, D], or f32[B, T, D]
-Encode = Callable[[Any, jax.Array, jax.Array], jax.Array]
+# From a module, tokens i32[B, T] (or SeenTokens) and lengths i32[B] to vectors f32[B, D], or
+# f32[B, T, D]
+Encode = Callable[[Any, Any, jax.Array], jax.Array]
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 _BATCH = 16  # most inputs per step, as of encoders
@@ -142,7 +143,7 @@ def classifying(activation: str, separator: int | None) -> Encode:
     return encode
 
 
-class _EncodePrograms(PassPrograms[Input, Output]):
+class EncodePrograms(PassPrograms[Input, Output]):
     """The buckets of one module, from tokens to arrays."""
 
     def __init__(
@@ -153,9 +154,16 @@ class _EncodePrograms(PassPrograms[Input, Output]):
         context: int,
         batch: int,
         leaves: Sequence[jax.ShapeDtypeStruct] | None = None,
+        filler: int | None = None,
     ) -> None:
-        """leaves: shapes and shardings of the weights; None: all on this process's own device."""
-        super().__init__("embedding", context, batch, self._lowered)
+        """leaves: shapes and shardings of the weights; None: all on this process's own device.
+
+        filler: the token with which every text is filled up to the context; None: its own length
+        counts.
+        """
+        shortest = {} if filler is None else {"shortest": context}
+        super().__init__("embedding", context, batch, self._lowered, **shortest)
+        self._filler = filler or 0
         given = leaf_shapes(module, own_device()) if leaves is None else leaves
         self._leaves = tuple(map(byte_shape, given))
         self._module = module
@@ -174,7 +182,7 @@ class _EncodePrograms(PassPrograms[Input, Output]):
         self, leaves: Sequence[jax.Array], texts: Sequence[TokenText], bucket: PassBucket
     ) -> np.ndarray:
         """f32[B, ...]: what the module makes of each text."""
-        tokens = np.zeros(bucket, np.int32)
+        tokens = np.full(bucket, self._filler, np.int32)
         # Empty rows count one token, so that pooling does not divide by zero.
         lengths = np.ones(bucket.rows, np.int32)
         for row, (ids, seen) in enumerate(texts):
@@ -183,7 +191,7 @@ class _EncodePrograms(PassPrograms[Input, Output]):
         return np.asarray(self.compiled[bucket](leaves, tokens, lengths))
 
 
-class EmbedPrograms(_EncodePrograms[Ids, Vector]):
+class EmbedPrograms(EncodePrograms[Ids, Vector]):
     """The buckets of one module's vectors, one per input."""
 
     @staticmethod
@@ -197,7 +205,7 @@ class EmbedPrograms(_EncodePrograms[Ids, Vector]):
         return vectors[: len(inputs)].tolist()
 
 
-class TokenPrograms(_EncodePrograms[TokenText, np.ndarray]):
+class TokenPrograms(EncodePrograms[TokenText, np.ndarray]):
     """The buckets of one module's vectors, one per token: f32[T, N] of an input of T tokens."""
 
     @staticmethod

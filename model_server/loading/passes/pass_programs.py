@@ -24,9 +24,9 @@ _SHORTEST = 32
 _TOKENS = 4096  # tokens per call at most, unless a single input has more
 
 
-def lengths_up_to(context: int) -> tuple[int, ...]:
+def lengths_up_to(context: int, shortest: int = _SHORTEST) -> tuple[int, ...]:
     """Return the lengths to compile: powers of two times the shortest, then the whole context."""
-    lengths, length = [], _SHORTEST
+    lengths, length = list[int](), shortest
     while length < context:
         lengths.append(length)
         length *= 2
@@ -67,9 +67,13 @@ class PassPrograms(Generic[Input, Output]):
         context: int,
         batch: int,
         lower: Callable[[PassBucket], jax.stages.Lowered],
+        shortest: int = _SHORTEST,
     ) -> None:
-        """kind: begins the programs' names. lower: traces the program of a bucket."""
-        self.rows = {length: rows_up_to(batch, length) for length in lengths_up_to(context)}
+        """kind: begins the programs' names. lower: traces the program of a bucket. shortest: of the
+        lengths that are compiled.
+        """
+        lengths = lengths_up_to(context, shortest)
+        self.rows = {length: rows_up_to(batch, length) for length in lengths}
         self.buckets = tuple(
             PassBucket(rows, length) for length, sizes in self.rows.items() for rows in sizes
         )
@@ -155,15 +159,18 @@ class PassBatches(Generic[Input, Output]):
         found: list[Output] = []
         for rows in split(len(inputs), self._programs.rows[length]):
             part = inputs[len(found) : len(found) + rows]
-            found += self._programs.run(self._leaves, part, PassBucket(rows, length))
+            found += self._run(part, PassBucket(rows, length))
         return found
+
+    def _run(self, part: Sequence[Input], bucket: PassBucket) -> list[Output]:
+        return self._programs.run(self._leaves, part, bucket)
 
     def warm(self, report: Report) -> None:
         """Run every bucket once, so that no request pays for a first run."""
         buckets = self._programs.buckets
         for done, bucket in enumerate(buckets):
             report(Progress("running bucket", done, len(buckets)))
-            self._programs.run(self._leaves, (), bucket)
+            self._run((), bucket)
 
     def close(self) -> None:
         """Release weights and programs. Idempotent."""

@@ -118,7 +118,7 @@ def _drawn(
         numbers = _numbers(weight, seed)
         return [place(leaf, layout, lambda region: numbers[region]) for leaf in weight.leaves]
 
-    made = fill(declared, draw_one, "drawing weights", report, lambda weights: False)
+    made = fill(declared, draw_one, "drawing weights", report)
     return [leaf for leaves in made for leaf in leaves]
 
 

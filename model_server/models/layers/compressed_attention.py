@@ -21,8 +21,15 @@ from model_server.kernels.compressed import Compression, EntryParts, compressed
 from model_server.kernels.cpu.tiles import dense_product
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape, LayerPages
-from model_server.kernels.row_sums import unit
-from model_server.models.layers.layers import Linear, LiveRows, RmsNorm, live_of
+from model_server.kernels.row_sums import weighted_sum
+from model_server.models.layers.layers import (
+    EVERY_ROW,
+    Linear,
+    LiveRows,
+    RmsNorm,
+    live_of,
+    unit_rows,
+)
 from model_server.models.layers.rope import Rope, Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Stacked, Tensor, cut
@@ -128,8 +135,8 @@ class Compressor(nnx.Module):
             bias = jnp.concatenate([bias[:, :size], bias[:, size:]])
         scores = jnp.where(parts.there[..., None], scores + bias[None], -1e30)
         values = jnp.where(parts.there[..., None], values, 0.0)
-        made = jnp.sum(jax.nn.softmax(scores, axis=1) * values, axis=1)
-        return turned_last(self.norm(made)[:, None], self.rope.at(parts.first))[:, 0]
+        made = weighted_sum(scores, values, axis=1)
+        return turned_last(self.norm.of_all(made)[:, None], self.rope.at(parts.first))[:, 0]
 
 
 class EntryIndexer(nnx.Module):
@@ -218,7 +225,9 @@ class CompressedAttention(nnx.Module):
         """Returns f32[T, D] and the pages with the new tokens and entries written."""
         s, entries = self.shape, self.shape.entries
         narrow = self.query_norm(self.query_down(x))
-        queries = unit(self.queries(narrow).reshape(-1, s.heads, s.head_dim), s.epsilon)
+        queries = self.queries(narrow).reshape(-1, s.head_dim)
+        live = None if live_of(self) is None else EVERY_ROW
+        queries = unit_rows(queries, s.epsilon, live).reshape(-1, s.heads, s.head_dim)
         keys = turned_last(self.key_norm(self.keys(x))[:, None], rotation)
         rate, most = (entries.rate, entries.most) if entries else (1, 0)
         pages = compressed(batch, near, lasting, keys, self._parts(x), rate)

@@ -186,6 +186,7 @@ class EmbedRecipe:
     build_scorer: Callable[[WeightForm, TokenScore], nnx.Module] | None = None
     unused_in_scores: tuple[str, ...] = ()
     chat_template: str | None = None  # from the publish; None: as the checkpoint says
+    pairs_images: ClassVar[bool] = False  # it puts texts and images into one space
 
     def blueprint(
         self,

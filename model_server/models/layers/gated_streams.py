@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.row_sums import logistic, silu, unit
+from model_server.kernels.row_sums import logistic, mixed_streams, silu
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Linear, sum_in_order
+from model_server.models.layers.layers import EVERY_ROW, Linear, LiveRows, unit_rows
 from model_server.models.weights.weight import WeightForm, weight
 
 
@@ -39,11 +39,14 @@ class StreamNorms(nnx.Module):
         self.streams, self.epsilon = streams, epsilon
         source = (f"{name}.weight",)
         self.scale = weight((streams * embed,), (None,), source, dtype=jnp.float32, spread=0.0)
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps f32[T, N D] to f32[T, N, D]."""
         scale = self.scale[...].reshape(1, self.streams, -1) + 1.0
-        return unit(x.reshape(-1, *scale.shape[1:]), self.epsilon) * scale
+        live = None if self.live is None else EVERY_ROW
+        normed = unit_rows(x.reshape(-1, scale.shape[2]), self.epsilon, live)
+        return normed.reshape(-1, *scale.shape[1:]) * scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +95,14 @@ class StreamMixer(nnx.Module):
 
     def _mixed(self, normed: jax.Array, flat: jax.Array) -> jax.Array:
         gates = logistic(self.gates(flat)).reshape(normed.shape)
-        return sum_in_order(gates * normed, axis=1) / self.streams
+        alike = jnp.ones((len(flat), self.streams, 1), jnp.float32)
+        return mixed_streams(gates * normed, alike)[:, 0] / self.streams
 
 
 def added(x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
     """Return the streams f32[T, N D] with f32[T, D] added by weights f32[T, N]."""
-    return x + (weights[..., None] * made[:, None]).reshape(x.shape)
+    streams = x.reshape(len(x), weights.shape[1], -1)
+    return mixed_streams(streams, None, weights, made).reshape(x.shape)
 
 
 class StreamsFfw(nnx.Module):

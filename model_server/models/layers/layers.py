@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 
@@ -29,6 +30,7 @@ from model_server.models.weights.source import Joined, PaddedColumns, WeightSour
 from model_server.models.weights.tiled import Tiled, TiledQuantized
 from model_server.models.weights.weight import WeightForm, weight
 
+EVERY_ROW: Any = np.zeros(0, np.int32)  # as live rows
 _LANES = 128  # numbers side by side in a TPU's registers
 Names = WeightSource | tuple[str, ...]
 Axis = str | None
@@ -232,11 +234,25 @@ class RmsNorm(nnx.Module):
         x = x + added
         return x, self(x)
 
+    def of_all(self, x: jax.Array) -> jax.Array:
+        """As a call, of f32[..., D] whose rows are no tokens, so that none of them is padding."""
+        if self.live is None:
+            return self(x)
+        return self._native(x.reshape(-1, x.shape[-1]), None, EVERY_ROW)[1].reshape(x.shape)
+
     def _native(
-        self, x: jax.Array, added: jax.Array | None, live: jax.Array
+        self, x: jax.Array, added: jax.Array | None, live: Any
     ) -> tuple[jax.Array, jax.Array]:
         more = float(self.plus_one)
         return rows.rms_norm(x, added, live, self.scale[...], epsilon=self.epsilon, more=more)
+
+
+def unit_rows(x: jax.Array, epsilon: float, live: jax.Array | None) -> jax.Array:
+    """Return x / rms(x) of f32[T, D]; live: as of `project`."""
+    if live is None:
+        return unit(x, epsilon)
+    ones = jnp.ones(x.shape[1:], jnp.float32)
+    return rows.rms_norm(x, None, live, ones, epsilon=epsilon)[1]
 
 
 class UnitNorm(nnx.Module):

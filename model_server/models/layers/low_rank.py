@@ -4,7 +4,7 @@ Rows of all adapters share two dense products, over the factors of every place s
 them a mask keeps each row's own. That costs places * r * (in + out) multiplications per row, little
 beside in * out in the models that are adapted. On a CPU, gathering factors per row (`ragged_dot`,
 batched products) took five to twenty times as long as this, for 16 adapters in 32 rows. The native
-CPU kernels need neither: each row reads its own adapter's factors.
+CPU kernels for bfloat16 need neither: each row reads its own adapter's factors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flax import nnx
 from jax import lax
 
 from model_server.kernels.cpu.rows import add_low_rank
+from model_server.kernels.cpu.tiles import dense_product
 from model_server.models.weights.low_rank import FactorPart, LowRankFactor, LowRankPair
 from model_server.models.weights.weight import WeightForm, weight
 
@@ -38,6 +39,7 @@ class LowRank(nnx.Module):
         room = form.adapters
         assert room is not None, "only a model with room for adapters has factors"
         self.places, self.rank = room.places, room.rank
+        self.tiles = form.tiles  # the native kernels multiply
         self.native = form.tiles and form.dtype == jnp.bfloat16
 
         def factor(
@@ -94,16 +96,24 @@ class LowRank(nnx.Module):
         places = jnp.arange(1, self.places + 1, dtype=jnp.int32)
         chosen = adapters[:, None] == places[None]  # bool[T, places]
         count, down = len(self.ups), self.down[...]
-        inner = _dot(x.astype(down.dtype), down.reshape(-1, down.shape[-1]), 1)
+        inner = self._product(x.astype(down.dtype), down.reshape(-1, down.shape[-1]), 1)
         inner = inner.reshape(len(x), self.places, count, self.rank)
         # Not a product with the mask: another adapter's factors may overflow on this row.
         inner = jnp.where(chosen[:, :, None, None], inner, 0).astype(down.dtype)
         added: list[jax.Array] = []
         for index, up in enumerate(self.ups):
             part = inner[:, :, index].reshape(len(x), -1)
-            added.append(_dot(part, up[...].reshape(part.shape[1], -1), 0))
+            added.append(self._product(part, up[...].reshape(part.shape[1], -1), 0))
         scaled = self._scaled(made, adapters)
         return [y + more for y, more in zip(scaled, _as_made(added, made), strict=True)]
+
+    def _product(self, x: jax.Array, factors: jax.Array, axis: int) -> jax.Array:
+        """f32[T, N]: x [T, K] times factors whose axis is K."""
+        if self.tiles:
+            rows = factors if axis == 1 else factors.T
+            return dense_product(x[:, None], rows[None])[:, 0]
+        how = (((1,), (axis,)), ((), ()))
+        return lax.dot_general(x, factors, how, preferred_element_type=jnp.float32)
 
 
 def _as_given(made: list[jax.Array], *_: jax.Array) -> list[jax.Array]:
@@ -119,12 +129,6 @@ def _of_rows(held: jax.Array, adapters: jax.Array) -> jax.Array:
 def _as_made(each: list[jax.Array], made: list[jax.Array]) -> list[jax.Array]:
     """Return numbers of each projection as the products lie: apart, or all side by side."""
     return each if len(each) == len(made) else [jnp.concatenate(each, axis=-1)]
-
-
-def _dot(x: jax.Array, factors: jax.Array, axis: int) -> jax.Array:
-    return lax.dot_general(
-        x, factors, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32
-    )
 
 
 def choose_adapters(model: nnx.Module, adapters: jax.Array) -> None:

@@ -21,7 +21,7 @@ from jax import lax
 from model_server.checkpoints.ngram_hashes import NGramHashes
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.row_sums import logistic, row_sum, silu
+from model_server.kernels.row_sums import logistic, mixed_streams, row_total, silu
 from model_server.kernels.states import Filtering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.gated_streams import StreamNorms
@@ -165,25 +165,27 @@ class NGrams(nnx.Module):
         """Returns f32[T, N D] to be added, and the states with those of the new tokens."""
         s = self.shape
         opened, recalled = self._opened(x, tokens, state[1:], batch)
-        inputs = self.input_norms(opened).reshape(x.shape)
+        inputs = self.input_norms(opened.reshape(x.shape)).reshape(x.shape)
         blank = (jnp.zeros((x.shape[1], s.reach), jnp.float32),)
         mixed, inputs_left = batch.advance(state[:1], blank, inputs, Filtering(self.convolution))
-        return opened + silu(mixed), (*inputs_left, *recalled)
+        # A product apart from the sum: XLA:CPU fuses them in some programs.
+        more = mixed_streams(silu(mixed).reshape(opened.shape), None)
+        return (opened + more).reshape(x.shape), (*inputs_left, *recalled)
 
     def _opened(
         self, x: jax.Array, tokens: jax.Array, state: State, batch: PagedBatch
     ) -> tuple[jax.Array, State]:
-        """Return the gated values f32[T, N D] of the tokens' n-grams."""
+        """Return the gated values f32[T, N, D] of the tokens' n-grams."""
         s = self.shape
         blank = (jnp.full((s.tokens - 1,), s.separator, jnp.float32),)
         recalled, state = batch.advance(state, blank, tokens, Recalling(s.separator))
         rows = ngram_rows(s.hashes, recalled.astype(jnp.int32))
         vectors = self.table(rows.reshape(-1)).reshape(len(x), s.size)
-        likeness = row_sum(self.key_norms(self.keys(vectors)) * self.query_norms(x))
+        likeness = row_total(self.key_norms(self.keys(vectors)) * self.query_norms(x))
         likeness = likeness * s.embed**-0.5
         opening = jnp.sqrt(jnp.maximum(jnp.abs(likeness), 1e-6)) * jnp.sign(likeness)
-        opened = logistic(opening) * self.values(vectors)[:, None]
-        return opened.reshape(x.shape), state
+        opened = mixed_streams(self.values(vectors)[:, None], logistic(opening).swapaxes(1, 2))
+        return opened, state
 
 
 @functools.cache

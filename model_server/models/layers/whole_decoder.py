@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
+from model_server.kernels.media_vectors import MediaVectors, vectors_of
 from model_server.kernels.whole import no_pages, whole_batch
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Linear
 from model_server.models.long_positions import LONG
+
+
+class SeenTokens(NamedTuple):
+    """Tokens of inputs with images among them, in place of i32[B, T]."""
+
+    ids: jax.Array  # i32[B, T]; below 0: row -1 - id of the buffer
+    at: jax.Array | None  # i32[3, B, T]: frames, rows and columns; None: as of a text
+    buffer: jax.Array  # f32[M, D * (1 + levels)]
+    levels: int  # first layers that add vectors of their own
+
+
+Tokens = jax.Array | SeenTokens
 
 
 class WholeDecoder(nnx.Module):
@@ -23,10 +38,10 @@ class WholeDecoder(nnx.Module):
         self.causal = causal
 
     def __call__(
-        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+        self, tokens: Tokens, lengths: jax.Array, segments: jax.Array | None = None
     ) -> jax.Array:
         """Maps to f32[B, T, D], garbage past each length; a decoder has no `segments`."""
-        return hidden_of(self.decoder, embedded(self.decoder, tokens), lengths, causal=self.causal)
+        return _read(self.decoder, tokens, lengths, causal=self.causal)
 
 
 class LastTokenHead(nnx.Module):
@@ -37,7 +52,7 @@ class LastTokenHead(nnx.Module):
         self.head = head
 
     def __call__(
-        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+        self, tokens: Tokens, lengths: jax.Array, segments: jax.Array | None = None
     ) -> jax.Array:
         """Maps i32[B, T] and lengths i32[B] to logits f32[B, labels]."""
         return self.head(_last(self.encoder(tokens, lengths), lengths))
@@ -51,10 +66,10 @@ class NextTokenScore(nnx.Module):
         self.score = score
 
     def __call__(
-        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+        self, tokens: Tokens, lengths: jax.Array, segments: jax.Array | None = None
     ) -> jax.Array:
         """Maps i32[B, T] and lengths i32[B] to f32[B, 1], the logarithm of the odds."""
-        hidden = hidden_of(self.decoder, embedded(self.decoder, tokens), lengths)
+        hidden = _read(self.decoder, tokens, lengths)
         logits = self.decoder.logits(_last(hidden, lengths))
         scores = logits[:, self.score.true_id]
         if self.score.false_id is not None:
@@ -67,6 +82,19 @@ def _last(hidden: jax.Array, lengths: jax.Array) -> jax.Array:
     return jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
 
 
+def _read(
+    decoder: Decoder, tokens: Tokens, lengths: jax.Array, *, causal: bool = True
+) -> jax.Array:
+    """Return normalised hidden states f32[B, T, D]."""
+    if not isinstance(tokens, SeenTokens):
+        return hidden_of(decoder, embedded(decoder, tokens), lengths, causal=causal)
+    (rows, columns), ids = tokens.ids.shape, tokens.ids.reshape(-1)
+    media = vectors_of(ids, tokens.buffer, tokens.levels)
+    at = jnp.tile(jnp.arange(columns, dtype=jnp.int32), rows)
+    vectors = decoder.embed(ids, at, media).reshape(rows, columns, -1)
+    return hidden_of(decoder, vectors, lengths, causal=causal, at=tokens.at, media=media)
+
+
 def embedded(decoder: Decoder, tokens: jax.Array) -> jax.Array:
     """Return the vectors f32[B, T, D] of tokens i32[B, T], the input of the first layer."""
     rows, columns = tokens.shape
@@ -75,14 +103,25 @@ def embedded(decoder: Decoder, tokens: jax.Array) -> jax.Array:
 
 
 def hidden_of(
-    decoder: Decoder, vectors: jax.Array, lengths: jax.Array, *, causal: bool = True
+    decoder: Decoder,
+    vectors: jax.Array,
+    lengths: jax.Array,
+    *,
+    causal: bool = True,
+    at: jax.Array | None = None,
+    media: MediaVectors | None = None,
 ) -> jax.Array:
-    """Return normalised hidden states f32[B, T, D] of vectors f32[B, T, D], lengths i32[B]."""
+    """Return normalised hidden states f32[B, T, D] of vectors f32[B, T, D], lengths i32[B].
+
+    at: i32[3, B, T], positions of three numbers; None: as of a text. media: what images add in the
+    first layers.
+    """
     rows, columns, size = vectors.shape
     batch = whole_batch(lengths, columns, causal=causal)
     pages = [no_pages()] * len(decoder.layers)
-    at = rotated_positions(decoder, lengths, columns).reshape(-1)
-    made, _ = decoder.run(vectors.reshape(-1, size), at, pages, batch)
+    own = rotated_positions(decoder, lengths, columns) if at is None else at
+    flat = own.reshape(*own.shape[:-2], -1)
+    made, _ = decoder.run(vectors.reshape(-1, size), flat, pages, batch, media)
     return decoder.final_norm(made).reshape(rows, columns, -1)
 
 

@@ -77,7 +77,7 @@ _VIDEO_READ = (*_READ, "num_frames", "do_sample_frames", "return_metadata", "vid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TowerSizes:
+class Gemma4Sizes:
     layers: int
     embed: int
     ffw: int
@@ -107,7 +107,7 @@ class TowerSizes:
 class AxialAttention(nnx.Module):
     """Patches see each other; half of a head is turned by the column and half by the row."""
 
-    def __init__(self, sizes: TowerSizes, name: str, form: WeightForm) -> None:
+    def __init__(self, sizes: Gemma4Sizes, name: str, form: WeightForm) -> None:
         own, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
         axis = heads_axis(sizes.kv_heads, form)
         self.sizes, clipped = sizes, sizes.clipped
@@ -151,7 +151,7 @@ def _turned(x: jax.Array, across: Rotary, down: Rotary) -> jax.Array:
 class BoundedFeedForward(nnx.Module):
     """down(activation(gate(x)) * up(x)) of projections whose numbers may be clipped."""
 
-    def __init__(self, sizes: TowerSizes, name: str, form: WeightForm) -> None:
+    def __init__(self, sizes: Gemma4Sizes, name: str, form: WeightForm) -> None:
         embed, ffw, clipped = sizes.embed, sizes.ffw, sizes.clipped
         self.gate, self.up = (
             Bounded(ffw, embed, ("ffw", "embed"), f"{name}.{part}_proj", form, clipped=clipped)
@@ -168,7 +168,7 @@ class BoundedFeedForward(nnx.Module):
 class PatchLayer(nnx.Module):
     """Norms before and behind attention, and before and behind the feed-forward."""
 
-    def __init__(self, sizes: TowerSizes, name: str, form: WeightForm) -> None:
+    def __init__(self, sizes: Gemma4Sizes, name: str, form: WeightForm) -> None:
         def norm(part: str) -> RmsNorm:
             tensor = (f"{name}.{part}_layernorm.weight",)
             return RmsNorm(sizes.embed, tensor, epsilon=sizes.epsilon)
@@ -187,7 +187,7 @@ class PatchLayer(nnx.Module):
 class Gemma4Encoder(nnx.Module):
     """A MediaEncoder: a piece is a patch, and its place a row and a column."""
 
-    def __init__(self, sizes: TowerSizes, embed: int, form: WeightForm) -> None:
+    def __init__(self, sizes: Gemma4Sizes, embed: int, form: WeightForm) -> None:
         """embed: of the language model."""
         self.sizes, front = sizes, f"{_TOWER}.patch_embedder"
         kernel = (f"{front}.input_proj.weight",)
@@ -279,7 +279,7 @@ def gemma4_vision(
     )
 
 
-def prepared(sizes: TowerSizes, shades: Shades, soft: str, pixels: np.ndarray) -> PreparedMedia:
+def prepared(sizes: Gemma4Sizes, shades: Shades, soft: str, pixels: np.ndarray) -> PreparedMedia:
     """Cut u8[h, w, 3], whose sides are whole squares. soft: text of the token of a vector."""
     high, wide = (side // sizes.factor for side in pixels.shape[:2])
     return PreparedMedia(
@@ -291,7 +291,7 @@ def prepared(sizes: TowerSizes, shades: Shades, soft: str, pixels: np.ndarray) -
     )
 
 
-def _videos(keys: ConfigKeys, sizes: TowerSizes) -> tuple[VideoRecipe, int]:
+def _videos(keys: ConfigKeys, sizes: Gemma4Sizes) -> tuple[VideoRecipe, int]:
     """Return how videos are prepared, and the vectors of a frame. Raises CheckpointError."""
     read = _processor(keys.get(VIDEO, {}), sizes, _VIDEO_READ, VIDEO_FILE)
     budget, frames = _budget_of(read, 70), read.whole("num_frames", 32)
@@ -323,7 +323,7 @@ def _timed(part: PreparedMedia, at: int, seconds: float) -> PreparedMedia:
     return part._replace(text=f"{' ' if at else ''}{time} {part.text}")
 
 
-def _sizes(own: ConfigKeys) -> TowerSizes:
+def _sizes(own: ConfigKeys) -> Gemma4Sizes:
     """Return the sizes of vision_config. Raises CheckpointError."""
     heads, kv_heads = own.whole("num_attention_heads"), own.whole("num_key_value_heads")
     head_dim = own.whole("head_dim")
@@ -332,7 +332,7 @@ def _sizes(own: ConfigKeys) -> TowerSizes:
             f"vision_config has {heads} heads of {head_dim} numbers and {kv_heads} of keys: the "
             "first must be a multiple of the last, and their numbers one of 4"
         )
-    return TowerSizes(
+    return Gemma4Sizes(
         layers=own.whole("num_hidden_layers"),
         embed=own.whole("hidden_size"),
         ffw=own.whole("intermediate_size"),
@@ -351,7 +351,7 @@ def _sizes(own: ConfigKeys) -> TowerSizes:
 
 
 def _processor(
-    given: Mapping[str, Any], sizes: TowerSizes, known: tuple[str, ...], file: str
+    given: Mapping[str, Any], sizes: Gemma4Sizes, known: tuple[str, ...], file: str
 ) -> ImageProcessor:
     """Return what a file says. Where `do_normalize` is false, as it is of images that say nothing,
     its colours are neither shifted nor divided, whatever it says of them. Raises CheckpointError.

@@ -38,13 +38,15 @@ class ImageProcessor:
         read: Collection[str],
         off: Collection[str] = (),
         file: str = FILE,
+        remedy: str = _REMEDY,
     ) -> None:
         """name: how the type of the processors begins. read: the family's own keys.
 
         off: switches of the family that are only supported if they are false or absent. file: the
-        name of what was read.
+        name of what was read. remedy: ends every error.
         """
         self._file = file
+        self._remedy = remedy
         self._given = {key: value for key, value in given.items() if value is not None}
         for key in _NAMES:
             if not str(self._given.get(key, name)).startswith(name):
@@ -60,7 +62,7 @@ class ImageProcessor:
         if unknown := sorted(set(self._given) - known):
             raise CheckpointError(
                 f"{file} has keys that are not supported: {', '.join(unknown)}; if they change "
-                f"nothing, remove them, or publish the model with IMAGES=false, for text only"
+                f"nothing, remove them: {remedy}"
             )
 
     def whole(self, key: str, default: int, least: int = 1, most: int = _MOST_SIZE) -> int:
@@ -96,17 +98,26 @@ class ImageProcessor:
         """Return the pixels of a side of `size`, which has equal ones."""
         return self.side("size", default)
 
-    def side(self, key: str, default: int, name: str | None = None) -> int:
-        """Return the pixels of a size with equal height and width, or with only this name."""
+    def side(
+        self,
+        key: str,
+        default: int,
+        name: str | None = None,
+        names: tuple[str, str] = ("height", "width"),
+    ) -> int:
+        """Return the pixels of a size with equal height and width, or with only this name.
+
+        names: of height and width.
+        """
         size: Any = self._given.get(key, default)
         if isinstance(size, Mapping):
             sides = cast("Mapping[str, Any]", size)
-            equal = set(sides) == {"height", "width"} and sides["height"] == sides["width"]
+            equal = set(sides) == {*names} and len({*sides.values()}) == 1
             named = name if name is not None and set(sides) == {name} else None
-            size = sides["height"] if equal else sides[named] if named else None
+            size = sides[names[0]] if equal else sides[named] if named else None
         if type(size) is not int or not 1 <= size <= _MOST_SIZE:
             other = f"a {name}, or " if name else ""
-            raise self.wrong(key, f"{other}equal height and width from 1 to {_MOST_SIZE}")
+            raise self.wrong(key, f"{other}equal {names[0]} and {names[1]} from 1 to {_MOST_SIZE}")
         return size
 
     def scales(self, mean: float, deviation: float) -> Scales:
@@ -132,7 +143,9 @@ class ImageProcessor:
 
     def wrong(self, key: str, wanted: str) -> CheckpointError:
         shown = json.dumps(self._given.get(key))
-        return CheckpointError(f"{self._file} has {key} = {shown}; supported: {wanted}: {_REMEDY}")
+        return CheckpointError(
+            f"{self._file} has {key} = {shown}; supported: {wanted}: {self._remedy}"
+        )
 
 
 class Scales:

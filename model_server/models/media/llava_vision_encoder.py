@@ -110,6 +110,10 @@ class ClipTower(nnx.Module):
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
         """Maps f32[S, P, C] at numbers i32[S, P, 1] from 1 to f32[S, P, D * depths]."""
+        return self.seen(pieces, places, lengths)[:, 1:]
+
+    def seen(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Return f32[S, 1 + P, D * depths]: the whole's vector comes first."""
         images, count, numbers = pieces.shape
         flat, kernel = pieces.reshape(-1, numbers), self.kernel[...].reshape(-1, numbers)
         patches = project(flat, kernel).reshape(images, count, -1)
@@ -122,7 +126,7 @@ class ClipTower(nnx.Module):
             x = run_layer(layer, x, lengths + 1)
             made.append(x)
         found = jnp.concatenate([made[depth] for depth in self.depths], axis=-1)
-        return found.reshape(images, count + 1, -1)[:, 1:]
+        return found.reshape(images, count + 1, -1)
 
 
 def _vectors(shape: tuple[int, ...], name: str) -> nnx.Param:
@@ -139,7 +143,7 @@ KEYS = (
 )
 _IMAGE_TOKEN, _LAYER = 32000, -2
 _SOFT, _TOWER = "<image>", "vision_tower"
-_READ = ("crop_size", "do_center_crop", "size")
+CLIP_READ = ("crop_size", "do_center_crop", "size")
 
 
 class LlavaEncoder(nnx.Module):
@@ -191,7 +195,8 @@ def _with_pixtral(
 def _with_clip(keys: ConfigKeys, tower: SiglipConfig, embed: int) -> MediaRecipe:
     keys.only("vision_feature_select_strategy", "default")  # without the vector of the whole
     depths = _depths(keys, tower.layers)
-    form, shades = _processor(keys.get(PREPROCESSOR, {}), tower)
+    read = ImageProcessor(keys.get(PREPROCESSOR, {}), "CLIP", CLIP_READ, off=("do_pad",))
+    form, shades = clip_form(read, tower)
 
     def build(form: WeightForm) -> LlavaEncoder:
         projector = Projector(keys, embed, tower.embed * len(depths), form, biased=True)
@@ -227,9 +232,8 @@ def _depths(keys: ConfigKeys, layers: int) -> list[int]:
     return [each if each > 0 else layers + 1 + each for each in cast("list[int]", chosen)]
 
 
-def _processor(given: Mapping[str, Any], tower: SiglipConfig) -> tuple[SquareForm, Shades]:
+def clip_form(read: ImageProcessor, tower: SiglipConfig) -> tuple[SquareForm, Shades]:
     """Return how images are resized, cut and scaled. Raises CheckpointError."""
-    read = ImageProcessor(given, "CLIP", _READ, off=("do_pad",))
     size = read.side("crop_size", tower.image)
     if size != tower.image:
         raise read.wrong("crop_size", f"vision_config's image_size, {tower.image}")

@@ -89,6 +89,8 @@ class MediaRecipe:
     build: Callable[[WeightForm], nnx.Module]  # a MediaEncoder
     form: ImageForm | None  # how images are decoded and resized; None: sounds
     prepare: Callable[[np.ndarray], PreparedMedia]  # pixels u8[h, w, 3]; of sounds, samples f32[n]
+    # The same in prompts that also have media of another encoder; None: they are alike
+    beside: Callable[[np.ndarray], PreparedMedia] | None = None
     placeholder: str  # what chat templates write, once for each image
     token: int  # the id whose places the vectors take
     end: int | None = None  # of the token behind them, if its vector is the encoder's, too
@@ -105,6 +107,9 @@ class MediaRecipe:
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
     video: VideoRecipe | None = None  # None: it takes no videos
     counted: str = "each"  # for users: what has up to `rows` vectors
+    # Inputs of a batch; 0: as many as take no longer than the largest one alone
+    together: int = 0
+    marked: str = ""  # the placeholder between marks, as prompts have it; "": there are none
 
     @property
     def tokens(self) -> frozenset[int]:

@@ -53,15 +53,33 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiglipConfig:
+class LayerSizes:
+    """Sizes of the layers of a tower, of images or of texts."""
+
     layers: int
     embed: int
     ffw: int
     heads: int
-    image: int  # pixels of a side
-    patch: int  # pixels of a side of a piece
     activation: Activation
     epsilon: float
+
+    @staticmethod
+    def read(keys: ConfigKeys) -> dict[str, Any]:
+        """Return the values by field. Raises CheckpointError."""
+        return {
+            "layers": keys.whole("num_hidden_layers"),
+            "embed": keys.whole("hidden_size"),
+            "ffw": keys.whole("intermediate_size"),
+            "heads": keys.whole("num_attention_heads"),
+            "activation": activation_of(keys.get("hidden_act")),
+            "epsilon": keys.number("layer_norm_eps"),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiglipConfig(LayerSizes):
+    image: int  # pixels of a side
+    patch: int  # pixels of a side of a piece
 
     @property
     def side(self) -> int:
@@ -89,31 +107,28 @@ class SiglipConfig:
     def from_keys(cls, keys: ConfigKeys) -> SiglipConfig:
         """Read the sizes, which CLIP's towers have as well. Raises CheckpointError."""
         keys.only("num_channels", 3)
-        return cls(
-            layers=keys.whole("num_hidden_layers"),
-            embed=keys.whole("hidden_size"),
-            ffw=keys.whole("intermediate_size"),
-            heads=keys.whole("num_attention_heads"),
-            image=keys.whole("image_size"),
-            patch=keys.whole("patch_size"),
-            activation=activation_of(keys.get("hidden_act")),
-            epsilon=keys.number("layer_norm_eps"),
-        )
+        image, patch = keys.whole("image_size"), keys.whole("patch_size")
+        return cls(image=image, patch=patch, **cls.read(keys))
 
 
-def _norm(config: SiglipConfig, name: str) -> LayerNorm:
+def _norm(config: LayerSizes, name: str) -> LayerNorm:
     return LayerNorm(config.embed, *dense(name), epsilon=config.epsilon)
 
 
-def siglip_layer(config: SiglipConfig, prefix: str, form: WeightForm) -> TowerLayer:
-    """Return a layer, of SigLIP or of CLIP."""
+def siglip_layer(
+    config: LayerSizes,
+    prefix: str,
+    form: WeightForm,
+    attention: type[TowerAttention] = TowerAttention,
+) -> TowerLayer:
+    """Return a layer, of SigLIP or of CLIP, of images or of texts."""
     sources = AttentionSources.hugging_face(
         f"{prefix}.self_attn", biased=True, out_biased=True, out="out_proj"
     )
     up, down = f"{prefix}.mlp.fc1", f"{prefix}.mlp.fc2"
     return TowerLayer(
         _norm(config, f"{prefix}.layer_norm1"),
-        TowerAttention(config.embed, config.heads, sources, form),
+        attention(config.embed, config.heads, sources, form),
         _norm(config, f"{prefix}.layer_norm2"),
         plain_ffw(config.embed, config.ffw, up, down, config.activation, form),
     )

@@ -1,4 +1,7 @@
-"""The layer of every tower: attention among the pieces of an input, then a feed-forward."""
+"""The layer of every tower: attention among the pieces of an input, then a feed-forward.
+
+And the convolutions of conformers (Gulati et al. 2020, arXiv:2005.08100).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.activations import Activation
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Branches, Linear
+from model_server.models.layers.layers import Branches, Linear, project
 from model_server.models.layers.rope import Rotary
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
 _THETA = 10000.0
@@ -96,14 +99,16 @@ class TowerAttention(nnx.Module):
         form: WeightForm,
         *,
         axis: str | None = None,
+        kv_heads: int | None = None,
     ) -> None:
         """axis: of the projections; None: of heads, if they divide evenly over the devices of the
-        model axis; else each computes all.
+        model axis; else each computes all. kv_heads: of keys and values; None: as many.
         """
-        axis = axis or heads_axis(heads, form)
-        self.heads = heads
+        self.heads, kv_heads = heads, kv_heads or heads
+        axis = axis or heads_axis(kv_heads, form)
+        narrow = embed // heads * kv_heads
         self.qkv = Branches(
-            [embed] * 3,
+            [embed, narrow, narrow],
             embed,
             [(axis, "embed")] * 3,
             [sources.q, sources.k, sources.v],
@@ -116,17 +121,25 @@ class TowerAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
         """Maps f32[S * P, D] to the same; seen: [S, ...], as `mixed` takes it."""
-        size, dtype = x.shape[-1] // self.heads, self.out.kernel.get_value().dtype
-        q, k, v = (part.reshape(x.shape[0], self.heads, size) for part in self.branches(x))
+        dtype = self.out.kernel.get_value().dtype
+        q, k, v = self.split(x)
+        shared = self.heads // k.shape[1]
         if rotation is not None:
             q, k = rotation(q), rotation(k)
+        if shared > 1:
+            k, v = jnp.repeat(k, shared, axis=1), jnp.repeat(v, shared, axis=1)
         q, k, v = (
-            part.astype(dtype).reshape(seen.shape[0], -1, self.heads, size) for part in (q, k, v)
+            part.astype(dtype).reshape(seen.shape[0], -1, *part.shape[1:]) for part in (q, k, v)
         )
         return self.out(self.mixed(q, k, v, seen).reshape(x.shape))
 
+    def split(self, x: jax.Array) -> list[jax.Array]:
+        """Return queries, keys and values by heads, each f32[S * P, heads, Q]."""
+        size = x.shape[-1] // self.heads
+        return [part.reshape(x.shape[0], -1, size) for part in self.branches(x)]
+
     def branches(self, x: jax.Array) -> Sequence[jax.Array]:
-        """Return queries, keys and values, each f32[S * P, D]."""
+        """Return queries, keys and values, each f32[S * P, heads * Q]."""
         return self.qkv(x)
 
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
@@ -152,6 +165,77 @@ class TowerLayer(nnx.Module):
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
         x = x + self.attention(self.before_attention(x), seen, rotation)
         return x + self.ffw(self.before_ffw(x))
+
+
+class ScaledTowerLayer(TowerLayer):
+    """A layer that multiplies what its halves add (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(
+        self,
+        before_attention: nnx.Module,
+        attention: TowerAttention,
+        before_ffw: nnx.Module,
+        ffw: nnx.Module,
+        embed: int,
+        scales: Sequence[str],
+    ) -> None:
+        """scales: names of the two tensors f32[embed]."""
+        super().__init__(before_attention, attention, before_ffw, ffw)
+        self.of_attention, self.of_ffw = (
+            weight((embed,), (None,), (name,), dtype=jnp.float32, spread=0.1) for name in scales
+        )
+
+    def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        mixed = self.attention(self.before_attention(x), seen, rotation)
+        x = x + mixed * self.of_attention[...][None]
+        return x + self.ffw(self.before_ffw(x)) * self.of_ffw[...][None]
+
+
+class PointwiseConvolution(nnx.Module):
+    """A product with each frame, stored as a convolution of width 1."""
+
+    def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
+        shape = (outputs, inputs, 1)
+        self.kernel = weight(
+            shape, (None, "embed", None), (f"{name}.weight",), dtype=form.dtype, spread=0.02
+        )
+        bias = (f"{name}.bias",)
+        self.bias = weight((outputs,), (None,), bias, dtype=jnp.float32, spread=0.0)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[T, in] to f32[T, out]."""
+        return project(x, self.kernel.get_value()[:, :, 0]) + self.bias[...][None]
+
+
+class DepthwiseConvolution(nnx.Module):
+    """Each channel's weighted sum of the frames around each; those outside are zeros."""
+
+    def __init__(self, channels: int, width: int, first: int, name: str, *, biased: bool) -> None:
+        """width: K. first: frames before each that it sees."""
+        shape = (channels, 1, width)
+        self.kernel = weight(
+            shape, (None,) * 3, (f"{name}.weight",), dtype=jnp.float32, spread=0.02
+        )
+        self.biased = biased
+        if biased:
+            bias = (f"{name}.bias",)
+            self.bias = weight((channels,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.first = first
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[S, P, C] to the same."""
+        taps, count = self.kernel[...][:, 0], x.shape[1]
+        padded = jnp.pad(x, ((0, 0), (self.first, taps.shape[1] - 1 - self.first), (0, 0)))
+        made = jnp.zeros_like(x)
+        for at in range(taps.shape[1]):
+            made += padded[:, at : at + count] * taps[None, None, :, at]
+        return made + self.bias[...][None, None] if self.biased else made
+
+
+def before(x: jax.Array, ends: jax.Array) -> jax.Array:
+    """f32[N, T, ...] with zeros from place i32[N] on."""
+    there = jnp.arange(x.shape[1])[None] < ends[:, None]
+    return jnp.where(there.reshape(*there.shape, *(1,) * (x.ndim - 2)), x, 0.0)
 
 
 def dense(name: str) -> tuple[tuple[str], tuple[str]]:

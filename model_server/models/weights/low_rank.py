@@ -23,11 +23,35 @@ _WEIGHT = ".weight"
 
 
 @dataclass(frozen=True, slots=True)
+class OwnAdapter:
+    """An adapter of a model's own checkpoint, which answers prompts with media of a kind."""
+
+    kind: str  # of the first encoder that the prompt has media of
+    folder: str  # below the checkpoint's; "": the checkpoint's itself
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterRoom:
     """Places for adapters beside the weights of a model."""
 
     places: int  # n: adapters in memory at once
     rank: int  # r: of an adapter, at most
+    own: tuple[OwnAdapter, ...] = ()  # in the last places, from the load on
+
+    @property
+    def free(self) -> int:
+        """Places for adapters that are published."""
+        return self.places - len(self.own)
+
+    @property
+    def for_published(self) -> AdapterRoom | None:
+        """The room without the checkpoint's own adapters; None: none is left."""
+        return replace(self, places=self.free, own=()) if self.free else None
+
+    def place_of(self, kind: str) -> int:
+        """Return the place of the checkpoint's adapter for a kind of media; 0: it has none."""
+        kinds = [each.kind for each in self.own]
+        return 1 + self.free + kinds.index(kind) if kind in kinds else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from model_server.loading.images.image_reader import ImageReader
 from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded import Loaded
 from model_server.models.media.media_recipe import MediaRecipe, written_for
 from model_server.serving.chats.placeholders import expanded
+from model_server.text.chat_template import ChatTemplate
 from model_server.text.text_length import check_messages
 from sax.chat import Image, ToolChoice, images_of
 from sax.errors import InvalidRequest, UnsupportedParameter
@@ -50,19 +52,33 @@ async def rendered(
         )
     check_messages(messages, loaded.tokenizer, loaded.runner.limits.max_context)
     check_options(chat)
+    return await written_chat(messages, loaded.chat_template, loaded.images, chat, owner)
+
+
+async def written_chat(
+    messages: Sequence[Message],
+    template: ChatTemplate,
+    reader: ImageReader | None,
+    chat: ChatOptions = PLAIN_CHAT,
+    owner: str = "",
+) -> RenderedChat:
+    """Return a chat as its model's template writes it, with the tokens of its images in place.
+
+    reader: of its images; None: the model takes none. Raises as `rendered`.
+    """
     images = images_of(messages)
     if not images:
-        return RenderedChat(await loaded.chat_template.rendered(messages, chat))
-    if loaded.images is None:
+        return RenderedChat(await template.rendered(messages, chat))
+    if reader is None:
         raise UnsupportedParameter(
             f"{images[0].name} is {_KINDS[images[0].kind]}, and this model reads only text: leave "
             f"it out, or ask a model that takes {_plural(images[0].kind)}",
             param=images[0].name,
         )
-    recipes = loaded.images.recipes
+    recipes = reader.recipes
     check_kinds(images, recipes)
-    text = _without_marks(await loaded.chat_template.rendered(messages, chat), recipes)
-    prepared = await loaded.images.read(images, owner)
+    text = _without_marks(await template.rendered(messages, chat), recipes)
+    prepared = await reader.read(images, owner)
     written = written_for(recipes)
     texts = [
         (written[image.kind], "".join(part.text for part in parts))

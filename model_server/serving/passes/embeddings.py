@@ -11,11 +11,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from model_server.loading.passes.loaded_passes import LoadedEmbedder
+from model_server.loading.passes.loaded_passes import LoadedEmbedder, Matching, SeenInput
 from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.batch_calls import BatchCalls
+from model_server.serving.passes.seen_inputs import SeenInputs, check_reads
 from model_server.serving.passes.texts import (
     answers_of,
     characters_of,
@@ -23,19 +24,21 @@ from model_server.serving.passes.texts import (
     check_some,
     check_text,
     fitting,
+    texts_of,
 )
 from model_server.serving.passes.token_texts import TokenTexts
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.request_checks import check_ids
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
-from sax.errors import InvalidRequest
-from sax.passes import Classified, Embedded, PairScores
-from sax.types import EmbedInput
+from sax.chat import Image
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.passes import ChatInput, Classified, Embedded, EmbedInput, PairInput, PairScores
 
 EMBED, CLASSIFY, RERANK = "lm.embed", "lm.classify", "lm.rerank"
 
 Ids = list[Sequence[int]]
+Items = Sequence[Sequence[int] | SeenInput]
 Vectors = list[list[float]]
 T = TypeVar("T")
 
@@ -76,34 +79,46 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
             if dimensions:
                 check_size(dimensions, loaded.dimensions, loaded.sizes)
             check_some(inputs, "input")
-            ids = await self._encode(
-                loaded, inputs, lambda: _inputs_ids(inputs, loaded, prompt_name)
-            )
-            vectors = await vectors_of(passes, ids, cost)
+            items, tokens = await self._items(loaded, inputs, prompt_name)
+            vectors = await vectors_of(passes, items, cost)
             if 0 < dimensions < loaded.dimensions:
                 vectors = await self._compute(
                     vectors, lambda whole: cut(whole, dimensions, loaded.normalised)
                 )
-        return Embedded(vectors, sum(map(len, ids)))
+        return Embedded(vectors, tokens)
 
     async def classify(
-        self, model_id: str, inputs: Sequence[EmbedInput], *, takes_tokens: bool = False
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        *,
+        takes_tokens: bool = False,
+        candidates: Sequence[PairInput] = (),
     ) -> Classified:
         """Return a score per label of each input, in order. Raises as `embed`.
 
-        takes_tokens: or of each token, of a classifier of those.
+        takes_tokens: or of each token, of a classifier of those. candidates: in place of labels, of
+        a model that matches texts and images.
         """
         if self._tokens.serves(model_id):
+            _check_candidates(None, candidates)
             return await self._tokens.classify(model_id, inputs, taken=takes_tokens)
         with self._request(model_id, CLASSIFY) as passes:
             check_some(inputs, "input")
             loaded = passes.loaded
-            ids = await self._encode(loaded, inputs, lambda: _inputs_ids(inputs, loaded))
-            scores = await vectors_of(passes, ids)
-        return Classified(passes.loaded.labels, scores, sum(map(len, ids)))
+            _check_candidates(loaded.matching, candidates)
+            items, tokens = await self._items(loaded, inputs)
+            if loaded.matching is None:
+                scores, labels = await vectors_of(passes, items), loaded.labels
+            else:
+                offered, more = await self._items(loaded, candidates, param="candidates")
+                vectors = await vectors_of(passes, [*items, *offered])
+                scores = matched(vectors, len(items), loaded.matching)
+                labels, tokens = _named(candidates), tokens + more
+        return Classified(labels, scores, tokens)
 
     async def score_pairs(
-        self, model_id: str, first: Sequence[str], second: Sequence[str]
+        self, model_id: str, first: Sequence[PairInput], second: Sequence[PairInput]
     ) -> PairScores:
         """Return a score per pair, in order: the classifier's, the cosine of two embeddings, or
         the MaxSim of their tokens.
@@ -117,22 +132,61 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
             check_pairs(first, second)
             if loaded.labels:
                 firsts = [*first] * (len(second) if len(first) == 1 else 1)
-                both = [*firsts, *second]
-                ids = await self._encode(loaded, both, lambda: _pairs_ids(firsts, second, loaded))
-                scores = [score for (score,) in await vectors_of(passes, ids)]
+                items, tokens = await self._pairs(loaded, firsts, second)
+                scores = [score for (score,) in await vectors_of(passes, items)]
             else:
-                texts = [*first, *second]
-                ids = await self._encode(
-                    loaded,
-                    texts,
-                    lambda: [
-                        *_texts_ids(first, "first", loaded),
-                        *_texts_ids(second, "second", loaded),
-                    ],
-                )
-                vectors = await vectors_of(passes, ids)
+                items, tokens = await self._sides(loaded, first, second)
+                vectors = await vectors_of(passes, items)
                 scores = await self._compute(vectors, lambda whole: cosines(whole, len(first)))
-        return PairScores(scores, sum(map(len, ids)))
+        return PairScores(scores, tokens)
+
+    async def _items(
+        self,
+        loaded: LoadedEmbedder,
+        inputs: Sequence[EmbedInput],
+        prompt_name: str = "",
+        param: str = "input",
+    ) -> tuple[Items, int]:
+        """Return what the model reads of each input, and their tokens."""
+        check_reads(loaded, inputs, param)
+        if loaded.sight is not None:
+            read = SeenInputs(loaded, loaded.sight, self._encoding)
+            return _counted(await read.read(inputs, param, prompt_name))
+        ids = await self._encode(loaded, inputs, lambda: _inputs_ids(inputs, loaded, prompt_name))
+        return ids, sum(map(len, ids))
+
+    async def _pairs(
+        self, loaded: LoadedEmbedder, first: Sequence[PairInput], second: Sequence[PairInput]
+    ) -> tuple[Items, int]:
+        check_reads(loaded, [*first, *second], "second")
+        if loaded.sight is not None and loaded.tokenizer.writes_pairs:
+            return _counted(
+                await SeenInputs(loaded, loaded.sight, self._encoding).pairs(first, second)
+            )
+        texts, others = texts_of(first), texts_of(second)
+        ids = await self._encode(
+            loaded, [*texts, *others], lambda: _pairs_ids(texts, others, loaded)
+        )
+        return ids, sum(map(len, ids))
+
+    async def _sides(
+        self, loaded: LoadedEmbedder, first: Sequence[PairInput], second: Sequence[PairInput]
+    ) -> tuple[Items, int]:
+        check_reads(loaded, [*first, *second], "second")
+        if loaded.sight is not None:
+            firsts, count = await self._items(loaded, first, param="first")
+            seconds, more = await self._items(loaded, second, param="second")
+            return [*firsts, *seconds], count + more
+        texts, others = texts_of(first), texts_of(second)
+        ids = await self._encode(
+            loaded,
+            [*texts, *others],
+            lambda: [
+                *_texts_ids(texts, "first", loaded),
+                *_texts_ids(others, "second", loaded),
+            ],
+        )
+        return ids, sum(map(len, ids))
 
     async def _compute(self, vectors: Vectors, work: Callable[[Vectors], T]) -> T:
         """Do the work on a thread if there are many numbers."""
@@ -146,12 +200,50 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
 
 
 async def vectors_of(
-    passes: BatchServable[LoadedEmbedder],
-    inputs: Sequence[Sequence[int]],
-    cost: BatchCost | None = None,
+    passes: BatchServable[LoadedEmbedder], inputs: Items, cost: BatchCost | None = None
 ) -> Vectors:
     """Return the vector of each input, in order. Raises QueueFull, NotLoaded."""
-    return await answers_of(passes, inputs, len, lambda _, vector: vector, cost)
+    return await answers_of(passes, inputs, _tokens_of, lambda _, vector: vector, cost)
+
+
+def _tokens_of(item: Sequence[int] | SeenInput) -> int:
+    return item.tokens if isinstance(item, SeenInput) else len(item)
+
+
+def _counted(items: Sequence[SeenInput]) -> tuple[Items, int]:
+    return items, sum(each.tokens for each in items)
+
+
+def matched(vectors: Vectors, inputs: int, matching: Matching) -> Vectors:
+    """Return a score for each of the later vectors, of each of the first ones."""
+    units = _units(np.asarray(vectors))
+    logits = matching.scale * (units[:inputs] @ units[inputs:].T) + matching.bias
+    if matching.independent:
+        return (1 / (1 + np.exp(-logits))).tolist()
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (shares / shares.sum(axis=1, keepdims=True)).tolist()
+
+
+def _named(candidates: Sequence[PairInput]) -> tuple[str, ...]:
+    """Return the labels of candidates: their texts, of images their places."""
+    return tuple(
+        each if isinstance(each, str) else f"candidates[{index}]"
+        for index, each in enumerate(candidates)
+    )
+
+
+def _check_candidates(matching: Matching | None, candidates: Sequence[PairInput]) -> None:
+    if matching is None and candidates:
+        raise UnsupportedParameter(
+            "candidates are for models that match texts and images, such as CLIP, and this one has "
+            "labels of its own: leave them out",
+            param="candidates",
+        )
+    if matching is not None and not candidates:
+        raise InvalidRequest(
+            "this model has no labels of its own: send candidates to choose from",
+            param="candidates",
+        )
 
 
 def cut(vectors: Vectors, dimensions: int, normalised: bool) -> Vectors:
@@ -209,6 +301,7 @@ def _ids(
     prompt_name: str = "",
     param: str = "input",
 ) -> Sequence[int]:
+    assert not isinstance(given, Image | ChatInput), "checked: the model reads texts alone"
     if not given:
         raise InvalidRequest(f"{which} is empty: send text or token ids", param=param)
     if not isinstance(given, str):

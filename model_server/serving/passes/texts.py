@@ -14,8 +14,9 @@ from model_server.serving.batch_servable import BatchServable
 from model_server.serving.query_cost import BatchCost
 from model_server.text.sentence_tokenizer import SentenceTokenizer
 from model_server.text.text_length import check_bytes, check_pieces
+from sax.chat import Image
 from sax.errors import InvalidRequest, PromptTooLong
-from sax.types import EmbedInput
+from sax.passes import ChatInput, EmbedInput, PairInput
 
 _EACH = 50  # characters: an input costs some time to begin with
 _BATCHES_AHEAD = 2  # queued per caller: keeps the device busy and the queue fair
@@ -65,8 +66,14 @@ async def answers_of(
 
 
 def characters_of(inputs: Sequence[EmbedInput]) -> int:
-    """Return how many characters to count for encoding these."""
-    return sum(len(each) + _EACH for each in inputs)
+    """Return how many characters to count for encoding these texts and token ids."""
+    texts = (each for each in inputs if not isinstance(each, Image | ChatInput))
+    return sum(len(each) + _EACH for each in texts)
+
+
+def texts_of(inputs: Sequence[PairInput]) -> list[str]:
+    """Return the inputs of a model that was found to read texts alone."""
+    return [each for each in inputs if isinstance(each, str)]
 
 
 def check_some(inputs: Sequence[EmbedInput], param: str) -> None:
@@ -74,7 +81,7 @@ def check_some(inputs: Sequence[EmbedInput], param: str) -> None:
         raise InvalidRequest(f"{param} is empty: send at least one text", param=param)
 
 
-def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
+def check_pairs(first: Sequence[PairInput], second: Sequence[PairInput]) -> None:
     check_some(first, "first")
     check_some(second, "second")
     if len(first) not in (1, len(second)):

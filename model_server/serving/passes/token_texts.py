@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_server.loading.passes.loaded_passes import LoadedTokens, TokenText
+from model_server.loading.passes.loaded_passes import LoadedTokens, SeenInput, Sight, TokenText
 from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission
 from model_server.serving.passes.batch_calls import BatchCalls
+from model_server.serving.passes.seen_inputs import SeenInputs, check_reads
 from model_server.serving.passes.texts import (
     answers_of,
     characters_of,
@@ -21,6 +22,7 @@ from model_server.serving.passes.texts import (
     check_some,
     check_text,
     fitting,
+    texts_of,
 )
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.request_checks import check_ids
@@ -28,9 +30,17 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
 from model_server.text.late_tokenizer import DOCUMENT, QUERY
 from model_server.text.tokenizer import PlacedToken
+from sax.chat import Image
 from sax.errors import InvalidRequest
-from sax.passes import Classified, Embedded, PairScores, TokenScores
-from sax.types import EmbedInput
+from sax.passes import (
+    ChatInput,
+    Classified,
+    Embedded,
+    EmbedInput,
+    PairInput,
+    PairScores,
+    TokenScores,
+)
 
 _EMBED, _CLASSIFY, _RERANK = "lm.embed", "lm.classify", "lm.rerank"
 # Of one answer: 2 MiB on the wire, 10 MB as JSON, which no thread shares the interpreter with
@@ -40,7 +50,7 @@ _MOST_VALUES = 1 << 19
 class _Read(NamedTuple):
     """An input as the model reads it."""
 
-    text: TokenText
+    text: TokenText | SeenInput
     kept: Sequence[int]  # places of the tokens that are answered
     tokens: Sequence[PlacedToken] = ()  # of a classifier
 
@@ -103,20 +113,14 @@ class TokenTexts(BatchCalls[LoadedTokens]):
         return Classified(loaded.labels, [], _total(read), found)
 
     async def score_pairs(
-        self, model_id: str, first: Sequence[str], second: Sequence[str]
+        self, model_id: str, first: Sequence[PairInput], second: Sequence[PairInput]
     ) -> PairScores:
         """Return the MaxSim of each pair. Raises as `embed`."""
         with self._request(model_id, _RERANK) as passes:
             loaded = passes.loaded
             check_pairs(first, second)
-            characters = to_encode(characters_of([*first, *second]), loaded.tokenizer)
-            queries, documents = await self._encoding.run(
-                characters,
-                lambda: (
-                    _lates(first, "first", loaded, QUERY),
-                    _lates(second, "second", loaded, DOCUMENT),
-                ),
-            )
+            check_reads(loaded, [*first, *second], "second")
+            queries, documents = await self._both(loaded, first, second)
             vectors: list[np.ndarray] = await answers_of(
                 passes, _texts(queries), _tokens, lambda _, found: found
             )
@@ -132,6 +136,7 @@ class TokenTexts(BatchCalls[LoadedTokens]):
         self, loaded: LoadedTokens, inputs: Sequence[EmbedInput], role: str
     ) -> list[_Read]:
         """Raises InvalidRequest, PromptTooLong, UnsupportedParameter."""
+        check_reads(loaded, inputs, "input")
         count = len(inputs)
 
         def work() -> list[_Read]:
@@ -140,7 +145,11 @@ class TokenTexts(BatchCalls[LoadedTokens]):
                 for index, each in enumerate(inputs)
             ]
 
-        read = await self._encoding.run(to_encode(characters_of(inputs), loaded.tokenizer), work)
+        if loaded.sight is not None:
+            read = await self._seen(loaded, loaded.sight, inputs, "input", role)
+        else:
+            characters = to_encode(characters_of(inputs), loaded.tokenizer)
+            read = await self._encoding.run(characters, work)
         values = loaded.dimensions * sum(len(each.kept) for each in read)
         if values > _MOST_VALUES:
             raise InvalidRequest(
@@ -149,6 +158,34 @@ class TokenTexts(BatchCalls[LoadedTokens]):
                 param="input",
             )
         return read
+
+    async def _both(
+        self, loaded: LoadedTokens, first: Sequence[PairInput], second: Sequence[PairInput]
+    ) -> tuple[list[_Read], list[_Read]]:
+        """Read queries and documents."""
+        if (sight := loaded.sight) is not None:
+            queries = await self._seen(loaded, sight, first, "first", QUERY)
+            return queries, await self._seen(loaded, sight, second, "second", DOCUMENT)
+        texts, others = texts_of(first), texts_of(second)
+        characters = to_encode(characters_of([*texts, *others]), loaded.tokenizer)
+        return await self._encoding.run(
+            characters,
+            lambda: (
+                _lates(texts, "first", loaded, QUERY),
+                _lates(others, "second", loaded, DOCUMENT),
+            ),
+        )
+
+    async def _seen(
+        self,
+        loaded: LoadedTokens,
+        sight: Sight,
+        inputs: Sequence[EmbedInput],
+        param: str,
+        role: str,
+    ) -> list[_Read]:
+        made = await SeenInputs(loaded, sight, self._encoding).read(inputs, param, role)
+        return [_Read(each, range(len(each.ids))) for each in made]
 
 
 def max_sim(query: np.ndarray, document: np.ndarray) -> float:
@@ -159,6 +196,7 @@ def max_sim(query: np.ndarray, document: np.ndarray) -> float:
 
 
 def _input(given: EmbedInput, which: str, loaded: LoadedTokens, role: str) -> _Read:
+    assert not isinstance(given, Image | ChatInput), "checked: the model reads texts alone"
     if not given:
         raise InvalidRequest(f"{which} is empty: send text or token ids", param="input")
     if isinstance(given, str):
@@ -189,11 +227,11 @@ def _late(text: str, which: str, loaded: LoadedTokens, role: str, param: str) ->
     return _Read(TokenText(ids, seen), kept)
 
 
-def _texts(read: Sequence[_Read]) -> list[TokenText]:
+def _texts(read: Sequence[_Read]) -> list[TokenText | SeenInput]:
     return [each.text for each in read]
 
 
-def _tokens(text: TokenText) -> int:
+def _tokens(text: TokenText | SeenInput) -> int:
     return len(text.ids)
 
 

@@ -140,6 +140,126 @@ class BudgetForm(msgspec.Struct, frozen=True, array_like=True, tag="budget"):
         return ImageFit(size, (0, 0, *size))
 
 
+class PaddedForm(msgspec.Struct, frozen=True, array_like=True, tag="padded"):
+    """No image grows; each side becomes a multiple of `factor` by black at the right and below.
+
+    The rounding is that of transformers' Kimi_K25ImageProcessor.
+    """
+
+    patch: int  # pixels of a side
+    factor: int
+    most: int  # patches of an image, before it is padded
+    longest: int  # patches of a side
+    resample: int = BICUBIC
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        count = max(1, height // self.patch) * max(1, width // self.patch)
+        longest = self.longest * self.patch
+        scale = min(1.0, math.sqrt(self.most / count), longest / height, longest / width)
+        resized = tuple(min(max(1, int(side * scale)), longest) for side in (width, height))
+        wide, high = (-(-side // self.factor) * self.factor for side in resized)
+        return ImageFit((resized[0], resized[1]), (0, 0, wide, high))
+
+
+class CanvasForm(msgspec.Struct, frozen=True, array_like=True, tag="canvas"):
+    """An image lies on a black canvas whose sides are multiples of `factor`; it grows only to fill
+    the smallest ones.
+
+    The rounding is that of transformers' Glm5NextImageProcessor; frames of a video share bounds.
+    """
+
+    factor: int
+    least: int  # vectors of an image
+    most: int
+    temporal: int = 2  # frames of a vector
+    resample: int = BICUBIC
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int, frames: int | None = None) -> ImageFit:
+        """frames: of a video; None: of an image, as many as a vector has."""
+        count, each = frames or self.temporal, self.temporal * self.factor**2
+        wide, high = self._canvas(width, height, count)
+        scale = min(high / height, wide / width)
+        if count * height * width >= each * self.least:
+            scale = min(1.0, scale)
+        sides = ((width, wide), (height, high))
+        resized = tuple(max(1, min(most, math.floor(side * scale))) for side, most in sides)
+        return ImageFit((resized[0], resized[1]), (0, 0, wide, high))
+
+    def _canvas(self, width: int, height: int, frames: int) -> tuple[int, int]:
+        even = max(self.temporal, round(frames / self.temporal) * self.temporal)
+        each = self.temporal * self.factor**2
+        wide, high = self._up(width), self._up(height)
+        if even * wide * high < self.least * each:
+            scale = math.sqrt(self.least * each / (frames * height * width))
+            wide, high = (self._up(max(1, math.ceil(side * scale))) for side in (width, height))
+        if even * wide * high > self.most * each:
+            return self._within(width, height, even)
+        return wide, high
+
+    def _within(self, width: int, height: int, frames: int) -> tuple[int, int]:
+        """Return the largest canvas of these proportions within the bounds."""
+        most = self.most * self.temporal * self.factor**2
+        low, upper, best = 1, height, (self.factor, self.factor)
+        while low <= upper:
+            middle = (low + upper) // 2
+            sides = self._up(max(1, math.floor(width * middle / height))), self._up(middle)
+            if frames * math.prod(sides) <= most:
+                best, low = sides, middle + 1
+            else:
+                upper = middle - 1
+        return best
+
+    def _up(self, side: int) -> int:
+        return math.ceil(side / self.factor) * self.factor
+
+
+class CropsForm(msgspec.Struct, frozen=True, array_like=True, tag="crops"):
+    """An image fills one side of a grid of square crops; the rest of the grid is not made.
+
+    The grid and the rounding are those of transformers' Phi4MultimodalImageProcessor.
+    """
+
+    crop: int  # pixels of a side
+    most: int  # crops of a grid
+    resample: int = BILINEAR
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        wide, high = math.ceil(width / self.crop), math.ceil(height / self.crop)
+        if wide * high > self.most:
+            wide, high = self._nearest(width, height)
+        by_width, by_height = wide * self.crop / width, high * self.crop / height
+        if by_width < by_height:
+            size = wide * self.crop, max(1, int(height * by_width))
+        else:
+            size = max(1, int(width * by_height)), high * self.crop
+        return ImageFit(size, (0, 0, *size))
+
+    def _nearest(self, width: int, height: int) -> tuple[int, int]:
+        """Return the grid whose sides are as those of the image; of equal ones by its size."""
+        best, least = (1, 1), math.inf
+        for grid in sorted(grids(self.most), key=math.prod):
+            away = abs(width / height - grid[0] / grid[1])
+            area = 0.5 * self.crop**2 * math.prod(grid)
+            if away < least or (away == least and width * height > area):
+                best, least = grid, away
+        return best
+
+
 class TilesForm(msgspec.Struct, frozen=True, array_like=True, tag="tiles"):
     """An image fills most of a grid of square tiles; below more than one it is there once more.
 
@@ -176,6 +296,70 @@ class TilesForm(msgspec.Struct, frozen=True, array_like=True, tag="tiles"):
         best = (max if self.enlarged or not larger else min)(larger or scales)
         fitting = [size for size, scale in zip(sizes, scales, strict=True) if scale == best]
         return min(fitting, key=math.prod)
+
+
+class WindowsFit(NamedTuple):
+    """Sizes by which an image becomes windows, one below the other, and last the whole of it."""
+
+    square: int | None  # pixels of a side that black is added to first; None: it is as it is
+    whole: tuple[int, int]  # width and height of the whole, before it is squeezed
+    cut: tuple[int, int]  # of what is cut into windows
+    window: int  # pixels of a side of a window, before it is resized; 0: there are none
+    grid: tuple[int, int]  # columns and rows of windows
+    size: tuple[int, int]  # width and height of the result
+
+
+class WindowsForm(msgspec.Struct, frozen=True, array_like=True, tag="windows"):
+    """Windows over an image, each resized to a square, and behind them the image, squeezed to one.
+
+    The windows and the rounding are those of transformers' Step3p7ImageProcessor.
+    """
+
+    whole: int  # pixels of a side of the square that the image becomes
+    tile: int  # of those that windows become
+    longest: int  # pixels of a side of an image, above which it is made smaller
+    resample: int = BILINEAR
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> WindowsFit:
+        square = None
+        if min(width, height) < 32 and max(width, height) > 4 * min(width, height):
+            square = width = height = max(width, height)
+        if (long := max(width, height)) > self.longest:
+            scale = self.longest / long
+            width, height = int(width * scale), int(height * scale)
+        window = self._window(min(width, height), max(width, height))
+        if not window:
+            size = (self._wider, self.whole)
+            return WindowsFit(square, (width, height), (width, height), 0, (0, 0), size)
+        wide, high = self._snapped(width, window), self._snapped(height, window)
+        columns, rows = max(1, wide // window), max(1, high // window)
+        # Windows lie below each other; the width tells how many of them form a row.
+        size = (self._wider + columns, columns * rows * self.tile + self.whole)
+        return WindowsFit(square, (width, height), (wide, high), window, (columns, rows), size)
+
+    def grid_of(self, width: int, height: int) -> tuple[int, int]:
+        """Return columns and rows of windows of a result of this size."""
+        columns, windows = width - self._wider, (height - self.whole) // self.tile
+        return columns, windows // max(1, columns)
+
+    @property
+    def _wider(self) -> int:
+        return max(self.tile, self.whole)
+
+    def _window(self, short: int, long: int) -> int:
+        if long <= self.whole:
+            return short if long / short > 1.5 else 0
+        return min(short, self.tile) if long / short > 4 else self.tile
+
+    def _snapped(self, side: int, window: int) -> int:
+        if side < window:
+            return side
+        return window * (side // window + (side % window > 0.2 * window))
 
 
 @cache
@@ -218,4 +402,14 @@ def _single(number: float) -> float:
     return ctypes.c_float(number).value
 
 
-ImageForm = SquareForm | MultiplesForm | LongestForm | BudgetForm | TilesForm
+ImageForm = (
+    SquareForm
+    | MultiplesForm
+    | LongestForm
+    | BudgetForm
+    | PaddedForm
+    | CanvasForm
+    | CropsForm
+    | TilesForm
+    | WindowsForm
+)

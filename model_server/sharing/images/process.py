@@ -30,7 +30,7 @@ class ImageAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 SECONDS = 5.0  # of processor time for one image
 _WALL_S = 15.0  # for one image, on a machine too busy to give the process its processor time
-_MOST = 64 << 20  # bytes of an answer: far above any form
+_MOST = 128 << 20  # bytes of an answer: a hundred of Step 3.7's windows, the most of any form
 _WORKER = "model_server.sharing.images.worker"
 _DECODER = msgspec.msgpack.Decoder(ImageAnswer)
 

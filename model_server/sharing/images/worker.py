@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
-from model_server.sharing.images.forms import ImageForm
+from model_server.sharing.images.forms import ImageForm, WindowsForm
 from model_server.sharing.images.process import MAX_PIXELS, ImageAnswer, ImageAsk
 
 # Decodes images with Pillow and brings them into a model's form.
@@ -90,6 +90,8 @@ def _too_large(has: str = "too many") -> str:
 
 
 def _in_form(image: Image.Image, form: ImageForm) -> Image.Image:
+    if isinstance(form, WindowsForm):
+        return _in_windows(image, form)
     fit, how = form.fit(*image.size), Image.Resampling(form.resample)
     made = image.resize(fit.resized, how).crop(fit.box)
     if fit.below is None:
@@ -98,6 +100,25 @@ def _in_form(image: Image.Image, form: ImageForm) -> Image.Image:
     both.paste(made)
     both.paste(image.resize(fit.below, how), (0, made.height))
     return both
+
+
+def _in_windows(image: Image.Image, form: WindowsForm) -> Image.Image:
+    """Return windows from left to right, then down, one below the other, and the whole image."""
+    fit, how = form.fit(*image.size), Image.Resampling(form.resample)
+    if fit.square is not None:
+        image = image.crop((0, 0, fit.square, fit.square))
+    made = Image.new("RGB", fit.size)
+    cut, (columns, rows) = image.resize(fit.cut, how), fit.grid
+    for row, column in ((row, column) for row in range(rows) for column in range(columns)):
+        left, top = column * fit.window, row * fit.window
+        right, bottom = (
+            min(start + fit.window, side) for start, side in zip((left, top), fit.cut, strict=True)
+        )
+        tile = cut.crop((left, top, right, bottom)).resize((form.tile, form.tile), how)
+        made.paste(tile, (0, (row * columns + column) * form.tile))
+    whole = image.resize(fit.whole, how).resize((form.whole, form.whole), how)
+    made.paste(whole, (0, rows * columns * form.tile))
+    return made
 
 
 # Bytes that this process may allocate: an image of the most pixels, as it is and as RGB, takes 400

@@ -10,12 +10,13 @@ import msgspec
 
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.sharing.images.forms import BICUBIC, BudgetForm
+from model_server.sharing.images.forms import BICUBIC, BudgetForm, CanvasForm, ImageFit, PaddedForm
 
 MAX_SIDES = 200  # the longer side of a frame in shorter ones, as in transformers
 MAX_FRAME_PIXELS = 1 << 24  # of a frame as it was sent
 MAX_FRAMES = 1 << 17  # of a video: 73 minutes of 30 a second
 MOST_PIXELS = 1 << 25  # of all frames together as a model takes them: 100 MB of bytes
+_MOST_FRAMES = 768  # where no bound is known of a model, as of Qwen's
 _USUAL_RATE = 24.0  # frames a second of a video that does not say it, as in transformers
 
 
@@ -60,12 +61,12 @@ class VideoForm(msgspec.Struct, frozen=True, array_like=True, tag="bounded"):
 
     def all_indices(self, total: int) -> list[int]:
         """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
-        if not self.temporal <= total <= self.most_frames:
-            raise RefusedVideo(
-                f"has {total} images as frames: this model takes from {self.temporal} to "
-                f"{self.most_frames}"
-            )
-        return [*range(total)]
+        return _all(total, self.temporal, self.most_frames)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form. Raises RefusedVideo."""
+        size = self.size(width, height, frames)
+        return ImageFit(size, (0, 0, *size))
 
     def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
         """Return width and height of so many frames. Raises RefusedVideo."""
@@ -111,6 +112,50 @@ class VideoForm(msgspec.Struct, frozen=True, array_like=True, tag="bounded"):
         return math.ceil(side * by / self.factor) * self.factor
 
 
+class FramesForm(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
+    """Every frame becomes an image, however many there are.
+
+    Source: the sampling that `BaseVideoProcessor` of transformers has.
+    """
+
+    image: PaddedForm
+    rate: float  # frames a second to take
+
+    @property
+    def resample(self) -> int:
+        return self.image.resample
+
+    def indices(self, total: int, rate: float) -> list[int]:
+        """Return the frames to take of so many, `rate` a second. Raises RefusedVideo."""
+        count = max(1, int(total / rate * self.rate))
+        if count > total:
+            raise RefusedVideo(
+                f"has {rate:g} frames a second, and this model takes {self.rate:g}: send one with "
+                "at least as many"
+            )
+        if count > _MOST_FRAMES:
+            raise RefusedVideo(
+                f"has {count} frames at {self.rate:g} a second, and {_MOST_FRAMES} are taken: send "
+                "a shorter one"
+            )
+        return [number * total // count for number in range(count)]
+
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        return _all(total, 1, _MOST_FRAMES)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form. Raises RefusedVideo."""
+        fit = self.image.fit(width, height)
+        wide, high = fit.size
+        if wide * high * frames > MOST_PIXELS:
+            raise RefusedVideo(
+                f"becomes {frames} frames of {wide} x {high} pixels, and {MOST_PIXELS} pixels are "
+                "taken: send a shorter or a smaller one"
+            )
+        return fit
+
+
 class SampledForm(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
     """Some frames, evenly over the video, each an image by itself.
 
@@ -134,15 +179,90 @@ class SampledForm(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
 
     def all_indices(self, total: int) -> list[int]:
         """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
-        if not 1 <= total <= self.frames:
-            raise RefusedVideo(
-                f"has {total} images as frames: this model takes from 1 to {self.frames}"
-            )
-        return [*range(total)]
+        return _all(total, 1, self.frames)
 
-    def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
-        """Return width and height of each of so many frames."""
-        return self.image.fit(width, height).resized
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form."""
+        return self.image.fit(width, height)
+
+
+class CanvasVideoForm(msgspec.Struct, frozen=True, array_like=True, tag="canvas"):
+    """Every frame lies on a canvas; the more there are, the smaller it is.
+
+    Source: `Glm5NextVideoProcessor` of transformers.
+    """
+
+    canvas: CanvasForm
+    frame_most: int  # pixels of a frame that the encoder was compiled for
+    rate: float  # frames a second to take
+    most_frames: int
+    seconds: int = 0  # of a video that are looked at; 0: all
+
+    @property
+    def resample(self) -> int:
+        return self.canvas.resample
+
+    def indices(self, total: int, rate: float) -> list[int]:
+        """Return the frames to take of so many, `rate` a second. Raises RefusedVideo."""
+        lasts = total / rate
+        count = int((min(lasts, self.seconds) if self.seconds else lasts) * self.rate)
+        count = min(count, self.most_frames)
+        found = list[int]() if total < count else self._in_steps(total, rate, int(lasts))
+        if len(found) < count:
+            first, last = (found[0], found[-1]) if found else (0, total - 1)
+            found = _spread(first, last, count)
+        elif len(found) > count:
+            found = _spread(0, total - 1, count)
+        if not found:
+            raise RefusedVideo(
+                f"lasts {lasts:.2f} s, and this model takes {self.rate:g} frames a second: send an "
+                "image"
+            )
+        return sorted(set(found))
+
+    def _in_steps(self, total: int, rate: float, most: int) -> list[int]:
+        """Return the first frame at each step of time, up to so many seconds."""
+        found, due, each = list[int](), 0.0, 1 / rate
+        for frame in range(total):
+            if frame * each >= due:
+                due += 1 / self.rate
+                found.append(frame)
+                if due >= most:
+                    break
+        return found
+
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        return _all(total, 1, self.most_frames)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form."""
+        even = frames + frames % 2
+        each = self.canvas.temporal * self.canvas.factor**2
+        pixels = min(self.frame_most, MOST_PIXELS // even) * even
+        most = max(1, min(self.canvas.most, pixels // each), even // self.canvas.temporal)
+        bounded = msgspec.structs.replace(
+            self.canvas, most=most, least=min(self.canvas.least, most)
+        )
+        return bounded.fit(width, height, even)
+
+
+def _spread(first: int, last: int, count: int) -> list[int]:
+    """Return so many numbers between two, evenly, as numpy's linspace rounds them."""
+    if count < 2:
+        return [first] * count
+    step = (last - first) / (count - 1)
+    return [*(int(first + number * step) for number in range(count - 1)), last]
+
+
+def _all(total: int, least: int, most: int) -> list[int]:
+    """Return as many numbers. Raises RefusedVideo."""
+    if not least <= total <= most:
+        raise RefusedVideo(f"has {total} images as frames: this model takes from {least} to {most}")
+    return [*range(total)]
+
+
+AnyVideoForm = VideoForm | FramesForm | CanvasVideoForm | SampledForm
 
 
 def rate_of(told: float | None) -> float:
@@ -152,15 +272,12 @@ def rate_of(told: float | None) -> float:
 
 def _evenly(total: int, count: int) -> list[int]:
     """Return `count` of the numbers below `total`, from the first to the last."""
-    step = (total - 1) / (count - 1)
+    step = (total - 1) / max(1, count - 1)
     return [*(round(n * step) for n in range(count - 1)), total - 1]
 
 
 def _single(number: float) -> float:
     return ctypes.c_float(number).value
-
-
-AnyVideoForm = VideoForm | SampledForm
 
 
 class VideoAsk(msgspec.Struct, frozen=True, array_like=True):

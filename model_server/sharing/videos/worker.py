@@ -21,6 +21,7 @@ from PIL import Image
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
+from model_server.sharing.images.forms import ImageFit
 from model_server.sharing.images.worker import RefusedImage, decoded
 from model_server.sharing.videos.process import (
     MAX_FRAME_PIXELS,
@@ -96,17 +97,18 @@ def _made(
     frames: Iterator[Image.Image], indices: list[int], total: int, rate: float, form: AnyVideoForm
 ) -> VideoAnswer:
     """Return frames as a model takes them. indices: of each of them, among `total`."""
-    pieces, size = list[bytes](), (0, 0)
+    pieces, fit = list[bytes](), ImageFit((0, 0), (0, 0, 0, 0))
     for image in frames:
         if not pieces:
-            size = form.size(*image.size, len(indices))
-        pieces.append(image.resize(size, Image.Resampling(form.resample)).tobytes())
+            fit = form.fit(*image.size, len(indices))
+        made = image.resize(fit.resized, Image.Resampling(form.resample)).crop(fit.box)
+        pieces.append(made.tobytes())
     if len(pieces) < len(indices):
         raise RefusedVideo(
             f"is damaged or cut off: of its {total} frames, number {indices[len(pieces)] + 1} "
             "cannot be decoded"
         )
-    width, height = size
+    width, height = fit.size
     return VideoAnswer(
         "frames",
         b"".join(pieces),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sax.cli.conversation import print_answer
-from sax.cli.image_files import ImageFiles, SoundFiles, VideoFiles, with_images
+from sax.cli.image_files import (
+    ImageFiles,
+    ImageInputs,
+    SoundFiles,
+    VideoFiles,
+    images_of,
+    with_images,
+)
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
@@ -154,15 +161,18 @@ def bytes_value(answer: bytes) -> dict[str, str]:
 
 
 Texts = Annotated[
-    list[str],
-    typer.Argument(metavar="TEXT...", help="Texts; - reads stdin, one text per line."),
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEXT]...", help="Texts; - reads stdin, one text per line.", show_default=False
+    ),
 ]
 
 
 def embed(
     ctx: typer.Context,
     model: Model,
-    texts: Texts,
+    texts: Texts = None,
+    image: ImageInputs = None,
     dimensions: Annotated[
         int,
         typer.Option(min=0, help="Length of a vector, if the model offers shorter ones; 0: whole."),
@@ -171,20 +181,20 @@ def embed(
         str, typer.Option(help="The model's own prompt to put before each text.")
     ] = "",
 ) -> Results:
-    """Turn texts into vectors with an embedding model.
+    """Turn texts, and images, into vectors with an embedding model.
 
-    Prints one JSON list of numbers per text, one per line, in order.
+    Prints one JSON list of numbers per text and then per image, one per line, in order.
 
     \b
     Examples:
       sax embed /sax/test/minilm "eating food" "eating a meal"
       sax embed /sax/test/qwen3 "What is a slot?" --prompt-name query --dimensions 256
       sax embed /sax/test/minilm - < sentences.txt > vectors.jsonl
+      sax embed /sax/test/clip "a photo of a cat" --image cat.jpg --image dog.jpg
     """
+    inputs = [*given(texts, image), *images_of(image)]
     with open_client(ctx) as client:
-        for vector in client.embed(
-            model, given(texts), dimensions=dimensions, prompt_name=prompt_name
-        ):
+        for vector in client.embed(model, inputs, dimensions=dimensions, prompt_name=prompt_name):
             yield CommandResult(vector, json.dumps(vector))
 
 
@@ -192,10 +202,11 @@ def rerank(
     ctx: typer.Context,
     model: Model,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Text that documents may answer.")],
-    documents: Texts,
+    documents: Texts = None,
+    image: ImageInputs = None,
     top_n: Annotated[int | None, typer.Option(min=1, help="Print only the best few.")] = None,
 ) -> Results:
-    """Rank documents by how well they go with a query.
+    """Rank documents, texts and images, by how well they go with a query.
 
     Works with cross encoders and, by the cosine of their vectors, with embedding models. Prints a
     score, the document's place among those given, from 0, and the document, best first.
@@ -204,20 +215,31 @@ def rerank(
     Examples:
       sax rerank /sax/test/reranker "Where is Paris?" "In France." "It rains."
       sax rerank /sax/test/reranker "Where is Paris?" - --top-n 3 < lines.txt
+      sax rerank /sax/test/qwen3vl "a red boat" --image one.png --image two.png
     """
-    texts = given(documents)
+    texts = given(documents, image)
+    names = [*texts, *map(str, image or ())]
     with open_client(ctx) as client:
-        found = client.rerank(model, query, texts, top_n)
+        found = client.rerank(model, query, [*texts, *images_of(image)], top_n)
     for each in found:
         entry = {"index": each.index, "relevance_score": each.relevance_score}
-        line = f"{each.relevance_score:.6f}\t{each.index}\t{texts[each.index]}"
+        line = f"{each.relevance_score:.6f}\t{each.index}\t{names[each.index]}"
         yield CommandResult(entry, line)
 
 
 def classify(
     ctx: typer.Context,
     model: Model,
-    texts: Texts,
+    texts: Texts = None,
+    image: ImageInputs = None,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Text to choose from, of a model such as CLIP that matches images and texts. May "
+            "be given several times.",
+        ),
+    ] = None,
     aggregation: Annotated[
         Aggregation,
         typer.Option(
@@ -235,10 +257,12 @@ def classify(
     Examples:
       sax classify /sax/test/sentiment "What a day!" "It rains."
       sax classify /sax/test/sentiment - --json < sentences.txt
+      sax classify /sax/test/clip --image pet.jpg --candidate "a cat" --candidate "a dog"
     """
-    read = given(texts)
+    read = given(texts, image)
+    inputs = [*read, *images_of(image)]
     with open_client(ctx) as client:
-        found = client.classify(model, read, takes_tokens=True)
+        found = client.classify(model, inputs, takes_tokens=True, candidates=candidate or ())
     for text, tokens in zip(read, found.tokens, strict=False):
         entities = entities_of(tokens, text, found.labels, aggregation)
         lines = (f"{e.label}\t{e.score:.6f}\t{e.start}\t{e.end}\t{e.word}" for e in entities)
@@ -270,9 +294,14 @@ def gradient(
     return CommandResult(value, json.dumps(value))
 
 
-def given(texts: list[str]) -> list[str]:
-    """Return the texts, with the lines of stdin in the place of "-"."""
-    return [line for text in texts for line in (_lines() if text == "-" else [text])]
+def given(texts: list[str] | None, images: Sequence[Path] | None = None) -> list[str]:
+    """Return the texts, with the lines of stdin in the place of "-".
+
+    Raises BadParameter if there is neither a text nor an image.
+    """
+    if not texts and not images:
+        raise typer.BadParameter("give a text, or an image with --image", param_hint="TEXT")
+    return [line for text in texts or () for line in (_lines() if text == "-" else [text])]
 
 
 def _lines() -> list[str]:

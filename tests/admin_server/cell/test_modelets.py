@@ -231,6 +231,11 @@ async def test_all_replicas_change_together_or_are_named(admin: Running, start_m
         assert sorted(each.version for each in await client.weights(M)) == ["v2", "v3"]
         with pytest.raises(CheckpointError, match="is torn"):
             await client.update_weights(M, "127.0.0.1")
+        for version in ("5", "6"):
+            with pytest.raises(Unavailable, match="differ now"):
+                await client.update_weights(M, torn, version=version)
+            await client.update_weights(M, "/two", version="4" if version == "5" else "")
+        assert [each.version for each in await client.weights(M)] == ["7", "7"], "not 7 and 5"
 
 
 async def test_a_model_without_a_ready_replica_has_no_weights_to_change(admin: Running) -> None:

@@ -32,16 +32,16 @@ def vectors() -> tuple[np.ndarray, ...]:
 
 
 def wanted(most: int) -> np.ndarray:
-    """f32[S, H, DIM + INDEX], one query after the other."""
+    """f32[S, H, DIM], one query after the other."""
     q, k, by, weights = (each[1:] for each in vectors())
     k = k[:, 0]
-    made = np.zeros((TOKENS, HEADS, DIM + INDEX))
+    made = np.zeros((TOKENS, HEADS, DIM))
     for at in range(TOKENS):
         seen = k[: at + 1]
         products = np.maximum(by[at] @ seen[:, DIM:].T, 0)
         highest = np.argsort(-(weights[at] @ products))[:most]
         scores = np.exp(SCALE * q[at] @ seen[highest, :DIM].T)
-        made[at] = scores / scores.sum(-1, keepdims=True) @ seen[highest]
+        made[at] = scores / scores.sum(-1, keepdims=True) @ seen[highest, :DIM]
     return made
 
 
@@ -82,7 +82,7 @@ def in_pools(size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
         seen += range(whole * size, at + 1)
         scores = np.exp(SCALE * q[1 + at] @ k[seen, :DIM].T)
         wanted[at] = scores / scores.sum(-1, keepdims=True) @ k[seen, :DIM]
-    return np.asarray(made)[1:, :, :DIM], wanted
+    return np.asarray(made)[1:], wanted
 
 
 @pytest.mark.parametrize("size", [1, 3, 2 * PAGE])
@@ -92,7 +92,6 @@ def test_pools_are_chosen_whole_and_tokens_behind_the_last_whole_one_are_seen(si
 
 
 def test_a_choice_is_passed_on_to_a_layer_without_keys_for_choosing() -> None:
-    """Its vectors are the same without those keys, so what is mixed is the same without them."""
     shape = CacheShape(layers=1, kv_heads=1, key_dim=DIM, value_dim=0, chosen=True)
     (narrow,) = allocate(shape, -(-TOKENS // PAGE), PAGE, jnp.dtype("float32"))
     (layer,) = allocate(
@@ -102,7 +101,7 @@ def test_a_choice_is_passed_on_to_a_layer_without_keys_for_choosing() -> None:
     batch, how = one_prompt(TOKENS, xla.KERNEL), {"most": 5, "scale": SCALE}
     _, _, chosen = attend(batch, layer, q, k, Choosing(by, weights), **how)
     made, _, again = attend_to_chosen(batch, narrow, q, k[..., :DIM], chosen, **how)
-    np.testing.assert_allclose(np.asarray(made)[1:], wanted(5)[..., :DIM], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(made)[1:], wanted(5), atol=1e-5)
     assert again.blocks is chosen.blocks
 
 

@@ -5,15 +5,20 @@ merged by numpy.
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
+from model_server.config import ModelServerConfig
 from model_server.engine.engine import EngineRequest
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.loading.loader import ModelLoader, make_loader
@@ -23,9 +28,16 @@ from tests.model_server.checkpoints.adapter_folder import ATTENTION, merged, wri
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.loading.asker import CONFIG, GREEDY, PROMPT, TOKENS, Asker, adapter_spec
 from tests.model_server.loading.loads import quiet, spec_of
+from tests.model_server.loading.media.image_folder import folder_of
+from tests.model_server.loading.media.image_requests import answered, request_of
+from tests.model_server.models.family_cases import golden_of
+from tests.model_server.models.media.media_cases import golden_media_of, write_media_adapter
+from tests.tools.golden.media.phi4 import IMAGE, SOUND
+from tests.tools.golden.media.sounds import SOFT
 
 pytestmark = [pytest.mark.timeout(600)]
 
+LONG = ModelServerConfig(slots=4, page_size=16, max_context=128)
 ROOM = {"DTYPE": '"float32"', "MAX_ADAPTERS": "3", "MAX_ADAPTER_RANK": "4"}
 
 
@@ -230,3 +242,53 @@ def test_an_adapter_of_a_quantised_gguf_file_answers_as_its_merged_checkpoint(
     assert own == plain_answer(loader, folder)
     assert adapted == plain_answer(loader, whole)
     assert own != adapted
+
+
+def _logprobs(logits: np.ndarray, prompt: Sequence[int], first: int) -> list[float]:
+    """Of a prompt's tokens from the first one on."""
+    logs = np.asarray(jax.nn.log_softmax(logits))
+    return [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
+
+
+@pytest.mark.parametrize(
+    ("case", "control", "below"),
+    [
+        pytest.param("granite_speech", {SOFT: "<|audio|>"}, "", marks=pytest.mark.extended),
+        pytest.param(
+            "phi4_multimodal",
+            {IMAGE: "<|image|>", SOUND: "<|audio|>"},
+            "vision-lora",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_a_checkpoints_own_adapter_answers_prompts_with_media_and_no_others(
+    tmp_path: Path, case: str, control: dict[int, str], below: str
+) -> None:
+    """As transformers with PEFT: beside each other, and with adapters that are published."""
+    folder = Path(folder_of(tmp_path / "own", control, case))
+    config = json.loads((folder / "config.json").read_text())
+    if "has_lora_adapter" in config:
+        (folder / "config.json").write_text(json.dumps(config | {"has_lora_adapter": True}))
+    write_media_adapter(case, folder / below)
+    loader, spec = make_loader(LONG), spec_of(folder, name="base", **ROOM)
+    loaded = loader(spec, quiet)
+    assert isinstance(loaded, Loaded)
+    assert loaded.images is not None
+    seen = request_of(case, loaded.images.recipes)
+    golden, text = golden_media_of(case), golden_of(case)
+    words = replace(seen, prompt=tuple(map(int, text["prompt"])), media=(), score_from=1)
+    published = loader(adapter_spec("same", folder / below), quiet)
+    assert isinstance(published, LoadedAdapter)
+    other = replace(words, adapter=published.place, salt="published")
+    found, read, adapted = answered(loaded.runner, seen, words, other)
+    first = seen.score_from or 0
+    wanted = _logprobs(golden["adapted_logits"], seen.prompt, first)
+    np.testing.assert_allclose(found.scores, wanted, atol=2e-4)
+    assert found.tokens[0] == golden["adapted_logits"][-1].argmax()
+    assert not np.allclose(wanted, _logprobs(golden["logits"], seen.prompt, first), atol=0.1)
+    wanted = _logprobs(text["logits"], words.prompt, 1)
+    np.testing.assert_allclose(read.scores, wanted, atol=2e-4)
+    assert not np.allclose(adapted.scores, wanted, atol=1e-2), "its request names one"
+    for each in (published.runner, loaded.runner):
+        each.close()

@@ -101,7 +101,7 @@ def test_a_pipeline_drafts_only_if_it_was_asked_to() -> None:
 
 
 def test_the_cache_is_float32_where_xla_attends_on_a_cpu_unless_told_otherwise() -> None:
-    large = {"DTYPE": '"bfloat16"', "DIMS_PER_HEAD": "656"}
+    large = {"DTYPE": '"bfloat16"', "DIMS_PER_HEAD": "1168"}
     assert deployed(**large).kv_dtype == jnp.float32
     assert deployed(KV_CACHE_DTYPE='"int8"').kv_dtype == jnp.int8
 
@@ -145,7 +145,7 @@ def test_a_step_calls_the_native_kernels_and_leaves_xla_no_norm_gate_or_rotation
     of = make_recipe("llama", config, {"DTYPE": '"bfloat16"'})
     one = deploy(of, None, own_device().placed(), replace(CONFIG, page_size=16), FREE)
     text = one.program.lower(one.buckets[0]).as_text()
-    assert {"plain", "attend_to_pages", "rms_norm", "gated", "heads"} <= set(
+    assert {"plain", "attend_over_pages", "rms_norm", "gated", "heads"} <= set(
         re.findall(r"@sax_cpu_(\w+)", text)
     )
     assert "rsqrt" not in text

@@ -22,9 +22,10 @@ from model_server.checkpoints.named_tensors import GivenArrays, NamedTensors
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
+from model_server.kernels.aligned import BandMemory, WeightMemory
 from model_server.kernels.cpu.tiles import plain_tiles
 from model_server.loading.random_weights import random_weights
-from model_server.loading.weights import BandMemory, PackedReader, WeightMemory, read_weights
+from model_server.loading.weights import PackedReader, read_weights
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantization import AsStored, Scheme, quantize
 from model_server.models.weights.source import GroupRows, Joined, Tensor, WeightSource

@@ -1,7 +1,8 @@
 """The golden cases of every family, as checkpoints on disk and as models on devices.
 
 A case is a folder of tests/golden/families (see tools/golden/families); its weights follow from
-their names, so that a real Hugging Face folder can be written for it in a moment.
+their names, so that a real Hugging Face folder can be written for it in a moment. The name of a
+case may be the path of such a folder elsewhere (tools/random_configs).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def golden_of(name: str) -> Mapping[str, np.ndarray]:
 @functools.cache
 def checkpoint_of(name: str) -> Path:
     """A Hugging Face folder with the case's random weights, kept as long as this process."""
-    folder = _everything() / name
+    folder = _everything() / name.replace("/", "_")
     folder.mkdir()
     config = {"model_type": "saxml"} | config_of(name)
     (folder / "config.json").write_text(json.dumps(config))

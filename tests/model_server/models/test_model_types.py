@@ -51,6 +51,8 @@ def test_all_types_and_families_are_tried() -> None:
         "gemma3n",
         "gemma4",
         "glm5_next",
+        "granite_speech",
+        "granite_speech_plus",
         "llama4",
         "llava",
         "mistral3",

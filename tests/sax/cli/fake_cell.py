@@ -17,10 +17,11 @@ from typing import Any
 
 import grpc.aio
 
+from sax.chat import Image
 from sax.errors import ModelExists, ModelNotFound, QueueFull
 from sax.flags.last_lines import LogLine
 from sax.names import nearest
-from sax.passes import Embedded
+from sax.passes import ChatInput, Embedded, EmbedInput, PairScores
 from sax.proto import (
     admin_pb2,
     admin_pb2_grpc,
@@ -49,7 +50,7 @@ from sax.types import (
     Version,
 )
 from sax.weights import WeightChange
-from sax.wire.embed import decode_embed, encode_embedded
+from sax.wire.embed import decode_embed, decode_pairs, encode_embedded, encode_pair_scores
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.models import decode_spec, encode_published
 from sax.wire.records import encode_event, encode_log, encode_version
@@ -231,7 +232,12 @@ class FakeCell(
 
     async def Embed(self, request: tokens_pb2.EmbedRequest, context: Any) -> Any:
         _, inputs, _, _ = decode_embed(request)
-        return encode_embedded(Embedded([[float(len(each))] for each in inputs], 0))
+        return encode_embedded(Embedded([[float(_size(each))] for each in inputs], 0))
+
+    async def ScorePairs(self, request: tokens_pb2.ScorePairsRequest, context: Any) -> Any:
+        _, [query], documents = decode_pairs(request)
+        scores = [float(_size(query) * _size(each)) for each in documents]
+        return encode_pair_scores(PairScores(scores, 0))
 
     async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:
         size = len(request.prefix)
@@ -262,3 +268,11 @@ class FakeCell(
             )
             for number, word in enumerate(words[: self.stops_after], 1)
         ]
+
+
+def _size(given: EmbedInput) -> int:
+    """Characters or tokens of an input, or bytes of the images that it is."""
+    if isinstance(given, ChatInput):
+        return sum(len(image.data) for each in given.messages for image in each.images)
+    assert not isinstance(given, Image), "images come in chats"
+    return len(given)

@@ -345,6 +345,20 @@ def test_every_text_is_printed_as_a_vector_on_a_line(cell: FakeCell, sax: Sax) -
     assert sax("embed", MODEL, "a", "-", stdin="four\n\nfifth\n").stdout == "[1.0]\n[4.0]\n[5.0]\n"
 
 
+def test_images_are_inputs_behind_the_texts(cell: FakeCell, sax: Sax, tmp_path: Path) -> None:
+    cell.holds(MODEL)
+    (tmp_path / "a.png").write_bytes(b"12345")
+    image = ("--image", str(tmp_path / "a.png"))
+    assert sax("embed", MODEL, "a", *image).stdout == "[1.0]\n[5.0]\n"
+    assert sax("embed", MODEL, *image).stdout == "[5.0]\n"
+    [first, second] = sax("rerank", MODEL, "ab", "c", *image).stdout.splitlines()
+    assert first.split("\t")[1:] == ["1", str(tmp_path / "a.png")]
+    assert second.split("\t")[1:] == ["0", "c"]
+    for command in (("embed", MODEL), ("rerank", MODEL, "ab"), ("classify", MODEL)):
+        assert sax(*command).exit_code == 2
+    assert sax("embed", MODEL, "--image", str(tmp_path / "absent.png")).exit_code == 1
+
+
 def test_a_custom_request_goes_in_and_out_as_bytes(
     cell: FakeCell, sax: Sax, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from sax.activity import Activity
 from sax.call_form import HERMES, LFM2, CallForm
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
-from sax.passes import Classified, Embedded, Gradients, PairScores, TokenScores
+from sax.passes import ChatInput, Classified, Embedded, Gradients, PairScores, TokenScores
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.routed_experts import RoutedExpertIds
 from sax.types import (
@@ -53,12 +53,14 @@ from sax.wire.embed import (
     decode_embedded,
     decode_gradients,
     decode_pair_scores,
+    decode_pairs,
     encode_classified,
     encode_classify,
     encode_embed,
     encode_embedded,
     encode_gradients,
     encode_pair_scores,
+    encode_pairs,
 )
 from sax.wire.models import (
     decode_load,
@@ -501,7 +503,18 @@ def test_inputs_to_embed(
 
 @given(TEXT, INPUTS)
 def test_inputs_to_classify(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
-    assert decode_classify(encode_classify(model_id, inputs)) == (model_id, inputs)
+    assert decode_classify(encode_classify(model_id, inputs)) == (model_id, inputs, [])
+
+
+def test_inputs_of_texts_and_images() -> None:
+    image = Image(b"png", "here")
+    chat = ChatInput((Message("system", "s"), Message("user", ("a", image, "b"))))
+    sent, read = ["a", image, chat], ["a", ChatInput.of(image), chat]
+    assert decode_embed(encode_embed("m", [*sent, (1, 2)]))[1] == [*read, (1, 2)]
+    assert decode_classify(encode_classify("m", sent, candidates=sent)) == ("m", read, read)
+    assert decode_pairs(encode_pairs("m", ["a"], sent)) == ("m", ["a"], read)
+    assert decode_pairs(encode_pairs("m", ["a"], ["b"])) == ("m", ["a"], ["b"])
+    assert encode_pairs("m", ["a"], ["b"]).first == ["a"]
 
 
 def test_vectors_and_scores_of_tokens() -> None:

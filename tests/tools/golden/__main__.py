@@ -19,9 +19,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
+import os
 import sys
 import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from datetime import date
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +55,7 @@ KINDS = {
     "classifiers": Kind("classifiers", TORCH),
     "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),
     "tokens": Kind("tokens", TORCH),
+    "seen": Kind("seen", f"{TORCH} torchvision pillow sentencepiece"),
     "images": Kind("images", f"{TORCH} pillow"),
     "sounds": Kind("sounds", f"{TORCH} tokenizers"),
     "voices": Kind("voices", TORCH),
@@ -62,7 +69,10 @@ IN_NO_FOLDER = {"real"}  # but directly in tests/golden
 
 
 def main() -> None:
+    os.environ.setdefault("TQDM_DISABLE", "1")
     chosen = _arguments()
+    if chosen.third is not None:
+        sys.exit(_again(third_of_all(chosen.third)))
     if chosen.list or not chosen.kind:
         for name, kind in KINDS.items():
             sys.stdout.write(f"{name}: {' '.join(kind.maker.CASES)}\n")
@@ -74,24 +84,53 @@ def main() -> None:
     unknown = set(chosen.cases) - set(maker.CASES)
     if unknown:
         sys.exit(f"there is no case {', '.join(sorted(unknown))} of {chosen.kind}: see --list")
-    if TORCH in KINDS[chosen.kind].needs:
-        on_one_thread()
+    cases = [(chosen.kind, name) for name in chosen.cases or maker.CASES]
+    if chosen.compare:
+        sys.exit(_again(cases))
+    for kind, name in cases:
+        _make(kind, name, chosen.into)
+        sys.stdout.write(f"{name}\n")
+
+
+def third_of_all(third: int) -> list[tuple[str, str]]:
+    """Return every third case of each kind, so that three nights make all of them."""
+    return [(kind, name) for kind in KINDS for name in [*KINDS[kind].maker.CASES][third::3]]
+
+
+def _again(cases: Sequence[tuple[str, str]]) -> int:
+    """Make cases in a folder that is thrown away, say of each how it came out, and return how many
+    are not what the tests compare with."""
+    wrong: dict[str, list[str]] = {}
+    for place, (kind, name) in enumerate(cases, 1):
+        began = time.monotonic()
+        found = _found(kind, name)
+        if found:
+            wrong[f"{kind} {name}"] = found
+        said = f"{len(found)} differences" if found else "as kept"
+        seconds = time.monotonic() - began
+        sys.stdout.write(f"[{place}/{len(cases)}] {kind} {name}: {said} ({seconds:.1f} s)\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(cases) - len(wrong)} of {len(cases)} cases are as kept\n")
+    for case, found in wrong.items():
+        sys.stdout.write("".join(f"{case}: {each}\n" for each in found))
+    return min(len(wrong), 100)
+
+
+def _found(kind: str, name: str) -> list[str]:
+    """Return what differs of a case that is made again, or why it cannot be made."""
     with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch) if chosen.compare else chosen.into
-        folder = root if chosen.kind in IN_NO_FOLDER else root / chosen.kind
-        for name in chosen.cases or maker.CASES:
-            if chosen.compare:
-                _copy_given(GOLDEN / chosen.kind / name, folder / name)
-            maker.make(name, folder)
-            sys.stdout.write(f"{name}\n")
-        if chosen.compare and (found := [*differences(root, GOLDEN)]):
-            sys.exit("\n".join(["these are no longer what the tests compare with:", *found]))
+        try:
+            with redirect_stdout(StringIO()):
+                _make(kind, name, Path(scratch))
+        except Exception as error:
+            return [f"could not be made: {traceback.format_exception_only(error)[-1].strip()}"]
+        return [*differences(Path(scratch), GOLDEN)]
 
 
-def _copy_given(kept: Path, folder: Path) -> None:
-    """Copy what a case is made from: all of its folder but arrays."""
-    if kept.is_dir():
-        shutil.copytree(kept, folder, ignore=shutil.ignore_patterns("*.npz"))
+def _make(kind: str, name: str, root: Path) -> None:
+    if TORCH in KINDS[kind].needs:
+        on_one_thread()
+    KINDS[kind].maker.make(name, root if kind in IN_NO_FOLDER else root / kind)
 
 
 def _arguments() -> argparse.Namespace:
@@ -107,7 +146,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print all cases of all kinds")
     parser.add_argument("--about", action="store_true", help="print what the kind's files hold")
     parser.add_argument(
-        "--compare", action="store_true", help="keep nothing; exit 1 if arrays are others now"
+        "--compare", action="store_true", help="keep nothing; fail if files come out otherwise"
+    )
+    parser.add_argument(
+        "--third",
+        type=lambda given: date.today().toordinal() % 3 if given == "today" else int(given),
+        choices=range(3),
+        metavar="0|1|2|today",
+        help="compare a third of the cases of every kind; today: three days in turn compare all",
     )
     parser.add_argument(
         "--into", type=Path, default=GOLDEN, help="write below this folder, not tests/golden"

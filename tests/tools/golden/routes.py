@@ -17,6 +17,8 @@ from tests.tools.golden import common
 from tests.tools.golden.families import maker
 
 _COUNTS = {"num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "top_k_experts"}
+# The server's test gives models another vocabulary, on whose size Qwen4's n-grams depend.
+_LEFT_OUT = {"qwen4_exp"}
 
 
 def _cases() -> list[str]:
@@ -25,6 +27,8 @@ def _cases() -> list[str]:
     for name in sorted(maker.ROWS):
         whole = common.read_json(maker.FOLDER / name / "config.json")
         config = whole.get("text_config", whole)
+        if whole["model_type"].removesuffix("_text") in _LEFT_OUT:
+            continue
         if _COUNTS & config.keys() and config.get("enable_moe_block", True):
             first.setdefault(whole["model_type"], name)
     return list(first.values())

@@ -1,7 +1,7 @@
 """Small vocabularies, and what their own libraries make of tricky texts.
 
 A file NAME.answers.json holds texts, their ids and the decoded texts. The vocabularies are trained
-on README.md too: those that are here come out the same with that of the commit that added them.
+on sentences.txt, which is given: lines of an early README.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.tools.golden import common
 
-SENTENCES = [  # behind the lines of README.md
+SENTENCES = [  # behind those of sentences.txt
     *["naïve café déjà vu: 1234 + 5678 = 6912", "你好，世界 日本語テキスト 한국어 조선말"] * 10,
     *["def f(x):\n\treturn x  # twice", "العربية हिन्दी ภาษาไทย", "🙂 🙃 👩‍👩‍👧 — “quoted”"] * 10,
 ]
@@ -115,10 +115,8 @@ def sentence_piece(file: Path, options: dict[str, Any]) -> list[Any]:
     data = message.SerializeToString(deterministic=True)
     file.write_bytes(data)
     own = sentencepiece.SentencePieceProcessor(model_proto=data)
-    # Unknown characters: ours shows nothing, SentencePiece a mark.
     ids = [own.encode(text) for text in texts()]
-    decoded = [None if own.unk_id() in each else own.decode(each) for each in ids]
-    return [list(row) for row in zip(texts(), ids, decoded, strict=True)]
+    return [[text, each, own.decode(each)] for text, each in zip(texts(), ids, strict=True)]
 
 
 def ranks(file: Path, pattern: str, *, normalise: bool = False) -> list[Any]:
@@ -127,7 +125,8 @@ def ranks(file: Path, pattern: str, *, normalise: bool = False) -> list[Any]:
     lines = (f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in trained.items())
     file.write_text("".join(lines))
     given = ((t, unicodedata.normalize("NFC", t) if normalise else t) for t in texts())
-    return [[text, own.encode_ordinary(normal), normal] for text, normal in given]
+    ids = [(text, own.encode_ordinary(normal)) for text, normal in given]
+    return [[text, each, own.decode(each)] for text, each in ids]
 
 
 def tekken(file: Path) -> list[Any]:
@@ -147,21 +146,22 @@ def tekken(file: Path) -> list[Any]:
     }
     content = {"config": config, "vocab": entries}
     file.write_text(json.dumps(content, indent=0) + "\n")
-    return [[t, [rank + SPECIAL for rank in own.encode_ordinary(t)], t] for t in texts()]
+    ids = [(text, own.encode_ordinary(text)) for text in texts()]
+    return [[text, [rank + SPECIAL for rank in each], own.decode(each)] for text, each in ids]
 
 
 def _trained(pattern: str) -> tuple[dict[bytes, int], Any]:
     import tiktoken
-    from tiktoken._educational import SimpleBytePairEncoding
+    from tiktoken._educational import bpe_train
 
     data = "\n".join(_sentences())
-    made = SimpleBytePairEncoding.train(data, vocab_size=420, pat_str=pattern).mergeable_ranks
+    made = bpe_train(data, vocab_size=420, pat_str=pattern, visualise=None)
     return made, tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=made, special_tokens={})
 
 
 def _sentences() -> list[str]:
-    readme = (common.GOLDEN.parents[1] / "README.md").read_text().splitlines()
-    return [*(line for line in readme if line.strip()), *SENTENCES]
+    given = (common.GOLDEN / "vocabularies" / "sentences.txt").read_text(encoding="utf-8")
+    return [*(line for line in given.splitlines() if line.strip()), *SENTENCES]
 
 
 # Name -> file and what makes it.

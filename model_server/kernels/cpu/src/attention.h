@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "kernels.h"
 #include "lanes.h"
 
@@ -10,7 +12,6 @@ namespace sax::SAX_ISA {
 
 constexpr int kQueryRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 4 : 2;  // at once
 constexpr int kKeys = 128;            // whose scores are kept at once; a part holds a whole number
-constexpr size_t kMostDim = 640;      // numbers of a key or a value
 constexpr float kMasked = -1e30f;
 
 SAX_INLINE float f8_value(uint8_t bits) {  // e4m3fn
@@ -60,8 +61,8 @@ constexpr size_t kAhead = 32;  // rows of a page
 // At most kKeys keys, in groups of sixteen lanes. Nothing outside `from` and `end` of a group
 // contributes, not even numbers that are none.
 struct Segment {
-  int32_t begin;   // position of the first lane
   int groups;      // of sixteen keys
+  int32_t at[kKeys / kLanes];    // position of the first lane of each
   size_t key[kKeys / kLanes];    // where each group starts among the keys, and among the values
   size_t value[kKeys / kLanes];
   size_t scale[kKeys / kLanes];
@@ -71,14 +72,15 @@ struct Segment {
 SAX_INLINE Segment segment_at(const Attention& a, const int32_t* table, size_t head, int32_t begin,
                               int32_t first, int32_t end) {
   Segment s;
-  s.begin = begin, s.groups = 0;
+  s.groups = 0;
   for (int32_t at = begin; at < end && s.groups < kKeys / kLanes; at += kLanes, ++s.groups) {
+    s.at[s.groups] = at;
     s.from[s.groups] = first > at ? first - at : 0;
     s.end[s.groups] = end - at < kLanes ? end - at : kLanes;
     size_t in_page = static_cast<size_t>(at) % a.page_size;
     size_t page = static_cast<size_t>(table[static_cast<size_t>(at) / a.page_size]);
     size_t of_head = page * a.kv_heads + head;
-    s.key[s.groups] = of_head * a.key_dim * a.page_size + in_page;
+    s.key[s.groups] = (of_head * a.key_rows + a.key_first) * a.page_size + in_page;
     s.value[s.groups] = (of_head * a.page_size + in_page) * a.value_dim;
     s.scale[s.groups] = of_head * a.page_size + in_page;
   }
@@ -131,16 +133,48 @@ SAX_INLINE void scores_of(const Attention& a, const Segment& s, const float* que
   for (; group < s.groups; ++group) scores_of_groups<N, R, 1>(a, s, group, queries, scores);
 }
 
+// Leaves the groups of which some row attends to a key; those of no row would add zeros.
+template <int R>
+SAX_INLINE void leave_chosen(Segment& s, const uint8_t* const* chosen) {
+  int kept = 0;
+  for (int group = 0; group < s.groups; ++group) {
+    uint8_t any = 0;
+    for (int r = 0; r < R; ++r) {
+      for (int i = s.from[group]; i < s.end[group]; ++i) any |= chosen[r][s.at[group] + i];
+    }
+    if (!any) continue;
+    s.at[kept] = s.at[group], s.from[kept] = s.from[group], s.end[kept] = s.end[group];
+    s.key[kept] = s.key[group], s.value[kept] = s.value[group], s.scale[kept] = s.scale[group];
+    ++kept;
+  }
+  s.groups = kept;
+}
+
+// What a query sees: a flag for each cached token, or null for all, between these positions.
+struct Seen {
+  int32_t from, limit;
+  const uint8_t* chosen;
+};
+
+SAX_INLINE void mask(const Segment& s, const Seen& seen, float* scores) {
+  for (int group = 0; group < s.groups; ++group, scores += kLanes) {
+    int32_t at = s.at[group];
+    if (!seen.chosen && at >= seen.from && at + kLanes <= seen.limit) continue;
+    for (int i = 0; i < kLanes; ++i) {
+      bool within = at + i >= seen.from && at + i < seen.limit;
+      if (!within || (seen.chosen && !seen.chosen[at + i])) scores[i] = kMasked;
+    }
+  }
+}
+
 // Turns scores into weights of the values; returns by how much earlier sums shrink.
-SAX_INLINE float weigh(const Attention& a, const Segment& s, int32_t limit, float* scores,
+SAX_INLINE float weigh(const Attention& a, const Segment& s, const Seen& seen, float* scores,
                        Partial& state) {
   int count = s.groups * kLanes;
   if (a.softcap > 0.0f) {
     for (int i = 0; i < count; ++i) scores[i] = a.softcap * __builtin_tanhf(scores[i] / a.softcap);
   }
-  int32_t seen_from = first_seen(a, limit);
-  for (int i = 0; i < s.from[0] || (i < count && s.begin + i < seen_from); ++i) scores[i] = kMasked;
-  for (int i = limit > s.begin ? limit - s.begin : 0; i < count; ++i) scores[i] = kMasked;
+  mask(s, seen, scores);
   F most = set(kMasked);
   for (int i = 0; i < count; i += kLanes) most = max(most, load(scores + i));
   float now = highest(most);
@@ -228,16 +262,20 @@ SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, float (
 // R rows, each a query with one of its heads: scaled queries [R][D], sums [R][W].
 template <Number N, int R>
 static void attend_rows(const Attention& a, const int32_t* table, size_t head, int32_t first,
-                        int32_t end, const float* queries, const int32_t* limits, float* out,
+                        int32_t end, const float* queries, const Seen* seen, float* out,
                         Partial* states) {
   alignas(64) float scores[R][kKeys];
   float decays[R];
+  const uint8_t* chosen[R];
+  for (int r = 0; r < R; ++r) chosen[r] = seen[r].chosen;
   // Segments end at the same positions wherever the first of these rows begins to see.
   for (int32_t at = first / kLanes * kLanes, next; at < end; at = next) {
     next = at / kKeys * kKeys + kKeys;
     Segment s = segment_at(a, table, head, at, first, next < end ? next : end);
+    if (chosen[0]) leave_chosen<R>(s, chosen);
+    if (!s.groups) continue;
     scores_of<N, R>(a, s, queries, scores);
-    for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, limits[r], scores[r], states[r]);
+    for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, seen[r], scores[r], states[r]);
     if (!a.values) {
       add_keys_as_values<N, R>(a, s, scores, decays, out);
       continue;
@@ -256,13 +294,13 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
 
 template <Number N, int R>
 SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t head, int32_t first,
-                            int32_t end, const float* queries, const int32_t* limits, float* out,
+                            int32_t end, const float* queries, const Seen* seen, float* out,
                             Partial* states, size_t rows) {
   if constexpr (R > 0) {
     if (rows == R) {
-      return attend_rows<N, R>(a, table, head, first, end, queries, limits, out, states);
+      return attend_rows<N, R>(a, table, head, first, end, queries, seen, out, states);
     }
-    attend_some<N, R - 1>(a, table, head, first, end, queries, limits, out, states, rows);
+    attend_some<N, R - 1>(a, table, head, first, end, queries, seen, out, states, rows);
   }
 }
 
@@ -287,9 +325,15 @@ SAX_INLINE void add_part(const float* part, const Partial& of_part, size_t width
   state = {highest, state.total * decay[0] + of_part.total * by[0]};
 }
 
-// The state before any key: of the sink, which has no value, if there are any.
-SAX_INLINE Partial before_keys(const Attention& a, size_t head) {
-  return a.sinks ? Partial{a.sinks[head], 1.0f} : Partial{kMasked, 0.0f};
+// The state before any key: of what was attended to before, or of the sink, which has no value.
+// vector: of a row and a head.
+SAX_INLINE Partial before_keys(const Attention& a, size_t vector, float* sums) {
+  if (!a.begun) {
+    memset(sums, 0, a.value_dim * sizeof(float));
+    return a.sinks ? Partial{a.sinks[vector % a.heads], 1.0f} : Partial{kMasked, 0.0f};
+  }
+  memcpy(sums, a.begun + vector * a.value_dim, a.value_dim * sizeof(float));
+  return {a.begun_states[2 * vector], a.begun_states[2 * vector + 1]};
 }
 
 SAX_INLINE void divide(const Partial& state, size_t width, const float* sums, float* out) {
@@ -297,72 +341,142 @@ SAX_INLINE void divide(const Partial& state, size_t width, const float* sums, fl
   for (size_t w = 0; w < width; ++w) out[w] = sums[w] * by;
 }
 
-static void join(const Attention& a, size_t parts, const float* sums, const Partial* partials,
-                 float* out) {
-  for (size_t head = 0; head < a.heads; ++head, out += a.value_dim) {
-    Partial state = before_keys(a, head);
-    memset(out, 0, a.value_dim * sizeof(float));
+// Writes what a row and a head attended to, or the sums of it if there is more to come.
+SAX_INLINE void finish(const Attention& a, size_t vector, const Partial& state, const float* sums) {
+  float* out = a.out + vector * a.value_dim;
+  if (!a.states) return divide(state, a.value_dim, sums, out);
+  if (out != sums) memcpy(out, sums, a.value_dim * sizeof(float));
+  a.states[2 * vector] = state.highest, a.states[2 * vector + 1] = state.total;
+}
+
+static void join(const Attention& a, size_t row, size_t parts, const float* sums,
+                 const Partial* partials) {
+  for (size_t head = 0; head < a.heads; ++head) {
+    size_t vector = row * a.heads + head;
+    float* out = a.out + vector * a.value_dim;
+    Partial state = before_keys(a, vector, out);
     for (size_t part = 0; part < parts; ++part) {
-      size_t vector = part * a.heads + head;
-      add_part(sums + vector * a.value_dim, partials[vector], a.value_dim, out, state);
+      size_t of_part = part * a.heads + head;
+      add_part(sums + of_part * a.value_dim, partials[of_part], a.value_dim, out, state);
     }
-    divide(state, a.value_dim, out, out);
+    finish(a, vector, state, out);
   }
 }
 
 template <Number N>
 static void attend_number(const Attention& a, const Queries& q, size_t head, int32_t begin,
-                          int32_t end, float* out, Partial* partials) {
+                          int32_t end, float* part_sums, Partial* partials) {
   size_t group = a.heads / a.kv_heads, rows = q.count * group;
   for (size_t row = 0; row < rows; row += kQueryRows) {
     size_t count = rows - row < kQueryRows ? rows - row : kQueryRows;
     float queries[kQueryRows * kMostDim], sums[kQueryRows * kMostDim], part[kQueryRows * kMostDim];
-    int32_t limits[kQueryRows], most = 0, least = INT32_MAX;
+    int32_t most = 0, least = INT32_MAX;
+    Seen seen[kQueryRows];
     Partial states[kQueryRows];
+    auto vector_of = [&](size_t r) {  // of this sequence
+      return (row + r) / group * a.heads + head * group + (row + r) % group;
+    };
     for (size_t r = 0; r < count; ++r) {
-      size_t query = (row + r) / group, of_head = (row + r) % group;
-      size_t vector = (q.first + query) * a.heads + head * group + of_head;
+      size_t query = (row + r) / group, vector = q.first * a.heads + vector_of(r);
       for (size_t d = 0; d < a.key_dim; ++d) {
         queries[r * a.key_dim + d] = a.queries[vector * a.key_dim + d] * a.scale;
       }
-      limits[r] = q.limits[query];
-      // Of several pieces, the sink is added where they are joined.
-      states[r] = partials ? Partial{kMasked, 0.0f} : before_keys(a, head * group + of_head);
-      if (limits[r] > most) most = limits[r];
-      if (limits[r] > 0 && limits[r] < least) least = limits[r];
+      int32_t limit = q.limits[query];
+      size_t chooser = a.choosers ? vector % a.heads / (a.heads / a.choosers) : 0;
+      const uint8_t* chosen = q.chosen ? q.chosen + (chooser * q.count + query) * q.flags : nullptr;
+      seen[r] = {first_seen(a, limit), limit, chosen};
+      // Of several pieces, what was before is added where they are joined.
+      if (partials) memset(sums + r * a.value_dim, 0, a.value_dim * sizeof(float));
+      states[r] = partials ? Partial{kMasked, 0.0f} : before_keys(a, vector, sums + r * a.value_dim);
+      if (limit > most) most = limit;
+      if (limit > 0 && limit < least) least = limit;
     }
     int32_t from = least != INT32_MAX ? first_seen(a, least) : 0;
     int32_t first = from > begin ? from : begin, last = most < end ? most : end;
-    memset(sums, 0, count * a.value_dim * sizeof(float));
     for (int32_t at = first / kKeysOfPart * kKeysOfPart; at < last; at += kKeysOfPart) {
       Partial of_part[kQueryRows];
       for (size_t r = 0; r < count; ++r) of_part[r] = {kMasked, 0.0f};
       memset(part, 0, count * a.value_dim * sizeof(float));
       int32_t part_end = at + kKeysOfPart < last ? at + kKeysOfPart : last;
-      attend_some<N, kQueryRows>(a, q.table, head, first > at ? first : at, part_end, queries, limits,
+      attend_some<N, kQueryRows>(a, q.table, head, first > at ? first : at, part_end, queries, seen,
                                  part, of_part, count);
       for (size_t r = 0; r < count; ++r) {
         add_part(part + r * a.value_dim, of_part[r], a.value_dim, sums + r * a.value_dim, states[r]);
       }
     }
     for (size_t r = 0; r < count; ++r) {
-      size_t query = (row + r) / group, of_head = (row + r) % group;
-      size_t vector = query * a.heads + head * group + of_head;
-      float *from = sums + r * a.value_dim, *to = out + vector * a.value_dim;
-      if (partials) memcpy(to, from, a.value_dim * sizeof(float)), partials[vector] = states[r];
-      else divide(states[r], a.value_dim, from, to);
+      size_t vector = vector_of(r);
+      const float* made = sums + r * a.value_dim;
+      if (!partials) finish(a, q.first * a.heads + vector, states[r], made);
+      else memcpy(part_sums + vector * a.value_dim, made, a.value_dim * sizeof(float)), partials[vector] = states[r];
     }
   }
 }
 
-static void attend(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
-                   float* out, Partial* partials) {
-  switch (a.number) {
-    case Number::f32: return attend_number<Number::f32>(a, q, head, begin, end, out, partials);
-    case Number::bf16: return attend_number<Number::bf16>(a, q, head, begin, end, out, partials);
-    case Number::i8: return attend_number<Number::i8>(a, q, head, begin, end, out, partials);
-    case Number::f8: return attend_number<Number::f8>(a, q, head, begin, end, out, partials);
+// Calls function(constant) for the type of the pages' numbers.
+template <class Function>
+SAX_INLINE void with_number(Number number, Function&& function) {
+  switch (number) {
+    case Number::f32: return function(std::integral_constant<Number, Number::f32>{});
+    case Number::bf16: return function(std::integral_constant<Number, Number::bf16>{});
+    case Number::i8: return function(std::integral_constant<Number, Number::i8>{});
+    case Number::f8: return function(std::integral_constant<Number, Number::f8>{});
   }
+}
+
+static void attend(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
+                   float* sums, Partial* partials) {
+  with_number(a.number, [&](auto number) {
+    attend_number<number()>(a, q, head, begin, end, sums, partials);
+  });
+}
+
+template <Number N, int R>
+SAX_INLINE void some_scores(const Attention& a, const Segment& s, const float* queries, size_t rows,
+                            float (*scores)[kKeys]) {
+  if constexpr (R > 0) {
+    if (rows == R) return scores_of<N, R>(a, s, queries, scores);
+    some_scores<N, R - 1>(a, s, queries, rows, scores);
+  }
+}
+
+template <Number N>
+static void score_number(const Attention& a, const int32_t* table, size_t row, int32_t begin,
+                         int32_t end, const float* weights, float* to, size_t distance) {
+  const float* queries = a.queries + row * a.heads * a.key_dim;
+  alignas(64) float scores[kQueryRows][kKeys];
+  for (int32_t at = begin; at < end; at += kKeys) {
+    int32_t next = at + kKeys < end ? at + kKeys : end;
+    Segment s = segment_at(a, table, 0, at, at, next);
+    F totals[kKeys / kLanes];
+    for (F& total : totals) total = set(0.0f);
+    for (size_t first = 0; first < a.heads; first += kQueryRows) {
+      size_t count = a.heads - first < kQueryRows ? a.heads - first : kQueryRows;
+      some_scores<N, kQueryRows>(a, s, queries + first * a.key_dim, count, scores);
+      for (size_t r = 0; r < count; ++r) {
+        if (!weights) {
+          memcpy(to + (first + r) * distance + at, scores[r], static_cast<size_t>(next - at) * sizeof(float));
+          continue;
+        }
+        F weight = set(weights[row * a.heads + first + r]);
+        for (int group = 0; group < s.groups; ++group) {
+          F found = max(load(scores[r] + group * kLanes), set(0.0f));
+          totals[group] = fma(found, weight, totals[group]);
+        }
+      }
+    }
+    for (int group = 0; weights && group < s.groups; ++group) {
+      int32_t left = next - s.at[group];
+      store_some(to + s.at[group], totals[group], left < kLanes ? left : kLanes);
+    }
+  }
+}
+
+static void score(const Attention& a, const int32_t* table, size_t row, int32_t begin, int32_t end,
+                  const float* weights, float* to, size_t distance) {
+  with_number(a.number, [&](auto number) {
+    score_number<number()>(a, table, row, begin, end, weights, to, distance);
+  });
 }
 
 }  // namespace sax::SAX_ISA

@@ -24,7 +24,7 @@ extern const Kernels SAX_TABLE(SAX_ONLY);
 #elif defined(__x86_64__)
 extern const Kernels kernels_avx512_bf16, kernels_avx512_vnni, kernels_avx2;
 #elif defined(__aarch64__)
-extern const Kernels kernels_neon;
+extern const Kernels kernels_neon_matrices, kernels_neon;
 #endif
 #if !defined(SAX_ONLY)
 extern const Kernels kernels_portable;
@@ -48,7 +48,9 @@ const Kernels* vectors(const char* wanted) {
                             {&kernels_avx2, machine.avx2},
                             {&kernels_portable, true}};
 #elif defined(__aarch64__)
-  const Choice choices[] = {{&kernels_neon, true}, {&kernels_portable, true}};
+  const Choice choices[] = {{&kernels_neon_matrices, this_machine().matrices},
+                            {&kernels_neon, true},
+                            {&kernels_portable, true}};
 #else
   const Choice choices[] = {{&kernels_portable, true}};
 #endif

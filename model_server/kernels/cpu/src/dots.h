@@ -10,14 +10,22 @@ namespace sax::SAX_ISA {
 
 // --- pairs of bf16 ----------------------------------------------------------------------------------
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(SAX_MATRICES)
 
 using Pair = uint32_t;  // two numbers of a row, as bf16
-using Pairs = B;        // of weights
 
 SAX_INLINE Pair pair_of(float even, float odd) {
   return bf16_of(even) | static_cast<uint32_t>(bf16_of(odd)) << 16;
 }
+
+#endif
+
+#if defined(SAX_MATRICES)  // matrices.h has products
+
+#elif defined(__AVX512BF16__)
+
+using Pairs = B;  // of weights
+
 SAX_INLINE Pairs pairs_in(B weights) { return weights; }
 
 // Adds to each lane the product of its pair with that of the row.
@@ -80,7 +88,7 @@ SAX_INLINE F dot2(F sum, const Pairs& weights, const Pair& x) {
 constexpr size_t kSome = 64;      // numbers that are quantised at once
 constexpr size_t kBytesOfFour = 8;
 
-#if defined(__AVX512VNNI__) || defined(SAX_TILES)
+#if defined(__AVX512VNNI__) || defined(SAX_TILES) || defined(SAX_MATRICES)
 
 constexpr bool kTwoSums = true;
 struct Wholes { I high, low; };               // sums of products with either
@@ -93,7 +101,7 @@ SAX_INLINE F value_of(const Wholes& sums) {
   return fma(to_f(sums.low), set(1.0f / 254.0f), to_f(sums.high));
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(SAX_MATRICES)
 
 // Numbers of a row, and how products take four of them.
 struct Numbers {
@@ -105,6 +113,10 @@ struct Numbers {
   }
   void copy_four(size_t i, int8_t* to) const { memcpy(to, high + i, 4), memcpy(to + 4, low + i, 4); }
 };
+
+#endif
+
+#if defined(__AVX512VNNI__)
 
 using Bytes = B;  // of weights, unsigned
 

@@ -34,16 +34,23 @@ struct QuantizedWeight {
 
 enum class Number { f32, bf16, i8, f8 };
 
+constexpr size_t kMostDim = 1152;  // numbers of a key that are compared, or of a value
+
 struct Attention {
   const float* queries;  // f32[T, H, D]
-  const void* keys;      // [P, K, D, G]
+  const void* keys;      // [P, K, at least D, G]
   const void* values;    // [P, K, G, W]; null: the keys double as values
   const float* key_scales;    // f32[P, K, G] or null
   const float* value_scales;
   const float* sinks;         // f32[H] or null: a score of each head that has no value
+  const float* begun;         // f32[T, H, W] or null: sums over what was attended to before these
+  const float* begun_states;  // f32[T, H, 2], highest scores and totals
   float* out;                 // f32[T, H, W]
+  float* states;              // as `begun_states`, and `out` as `begun`; null: `out` is divided
   Number number;
   size_t pages, page_size, heads, kv_heads, key_dim, value_dim;
+  size_t key_rows, key_first;  // numbers of a cached key, and the first that is compared
+  size_t choosers;             // of tokens, for as many heads each; 0: queries see all
   float scale, softcap;  // softcap 0: none
   int32_t window;        // 0: none
   int32_t chunk;         // 0: none; a query sees its own chunk of so many tokens
@@ -59,6 +66,8 @@ inline int32_t first_seen(const Attention& a, int32_t limit) {
 struct Queries {
   const int32_t* table;   // pages of the sequence
   const int32_t* limits;  // cached tokens each query sees
+  const uint8_t* chosen;  // [choosers][count][flags], 1: of those it does; null: all of them
+  size_t flags;
   size_t first;           // row of the batch
   size_t count;
   size_t columns;         // of the table
@@ -108,6 +117,11 @@ struct Rotation {
   const float* sin;
   size_t half;
   bool interleaved;
+};
+
+// Residual streams of a row, and what they are mixed into.
+struct Streams {
+  size_t streams, outs, size;
 };
 
 // How the token of one row is chosen.
@@ -194,13 +208,18 @@ struct Kernels {
   size_t many_rows;
 
   // Heads [kv_head] of these queries over the keys from `begin` to `end`. partials: null, and the
-  // result is divided by the total, or one per query and head, and it is not: for `join`.
+  // result is written, or one per query and head, as sums are: for `join`.
   void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
-                 int32_t end, float* out, Partial* partials);
+                 int32_t end, float* sums, Partial* partials);
 
-  // All heads of one query: the parts of its keys in their order, sums [parts][H][W].
-  void (*join)(const Attention& step, size_t parts, const float* sums, const Partial* partials,
-               float* out);
+  // All heads of one row: the parts of its keys in their order, sums [parts][H][W].
+  void (*join)(const Attention& step, size_t row, size_t parts, const float* sums,
+               const Partial* partials);
+
+  // Scores of the keys from `begin`, a multiple of 128, to `end` by all heads of one row: positive
+  // ones weighted and added up, to[S], or without weights each head's, to[H][distance].
+  void (*score)(const Attention& step, const int32_t* table, size_t row, int32_t begin, int32_t end,
+                const float* weights, float* to, size_t distance);
 
   // An adapter's factors: to[rows] = x . down[row]; to[outputs] += inner times up [rank, outputs].
   void (*low_rank_down)(const float* x, size_t inputs, const uint16_t* down, size_t rows, float* to);
@@ -216,6 +235,11 @@ struct Kernels {
   // Heads of one row, normed if there is a scale, then rotated.
   void (*heads)(const float* x, size_t count, size_t size, const Norm& norm, const Rotation& by,
                 float* to);
+
+  // to[outs][size] = sums of x[streams][size] by weights[streams][outs], or x itself if they are null;
+  // and adding[outs] times made[size], unless it is null.
+  void (*mix)(const Streams& of, const float* x, const float* weights, const float* adding,
+              const float* made, float* to);
 
   // One row: to[1] = its sum, or to[size] = its softmax, or a function of each of its numbers.
   // epsilon: added to the mean square that `standardized` and `unit` divide by the root of.

@@ -14,6 +14,9 @@
 #elif defined(__aarch64__) && !defined(SAX_PORTABLE)
 #include <arm_neon.h>
 #define SAX_NEON
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_MATMUL_INT8)
+#define SAX_MATRICES  // two rows times two columns in one instruction
+#endif
 #endif
 
 #define SAX_INLINE static inline __attribute__((always_inline))

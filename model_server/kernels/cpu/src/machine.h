@@ -57,4 +57,36 @@ inline bool tiles_granted() {
 
 }  // namespace sax
 
+#elif defined(__aarch64__)
+
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace sax {
+
+struct Machine {
+  bool matrices;  // BFMMLA and USMMLA
+};
+
+inline Machine this_machine() {
+#if defined(__linux__)
+  constexpr unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14;  // of AT_HWCAP2
+  return {(getauxval(AT_HWCAP2) & (i8mm | bf16)) == (i8mm | bf16)};
+#elif defined(__APPLE__)
+  auto has = [](const char* name) {
+    int told = 0;
+    size_t size = sizeof told;
+    return !sysctlbyname(name, &told, &size, nullptr, 0) && told;
+  };
+  return {has("hw.optional.arm.FEAT_BF16") && has("hw.optional.arm.FEAT_I8MM")};
+#else
+  return {};
+#endif
+}
+
+}  // namespace sax
+
 #endif

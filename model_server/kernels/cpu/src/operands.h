@@ -61,6 +61,13 @@ SAX_INLINE void quantize(const float* x, size_t count, float per_step, WholeSum&
   sum.low += of_low;
 }
 
+enum class Stored { i8, i4, float4 };
+
+template <Stored S>
+SAX_INLINE B numbers_of(B nibbles) {
+  return S == Stored::float4 ? of_float4(nibbles) : nibbles;
+}
+
 // Of the sixteen rows of a tile, for one block: weight = scale * number + offset.
 struct Scaling {
   F scale, offset;

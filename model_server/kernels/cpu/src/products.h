@@ -3,12 +3,17 @@
 #pragma once
 
 #include "operands.h"
+#if defined(SAX_MATRICES)
+#include "matrices.h"
+#endif
 
 namespace sax::SAX_ISA {
 
 // Pairs of a row that are summed before they are added to those before: many rows find this much of
 // a tile in cache again. The same for any number of rows, so that a row's result is, too.
 constexpr size_t kPairsAtOnce = 1024;
+
+#if !defined(SAX_MATRICES)
 
 // R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first. Fetches what
 // lies `ahead` in each tile.
@@ -44,6 +49,8 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const Pair* x, size_t til
   }
 }
 
+#endif
+
 template <int R, int C>
 SAX_INLINE void plain_rows(const PlainWeight& weight, const Pair* x, size_t first, size_t last,
                            size_t begin, size_t end, size_t ahead, float* const* out) {
@@ -54,6 +61,15 @@ SAX_INLINE void plain_rows(const PlainWeight& weight, const Pair* x, size_t firs
 
 // Each number of rows gets as many tiles at once as registers hold sums for; where there are few
 // registers, weights that were widened need as many.
+#if defined(SAX_MATRICES)
+
+constexpr bool kFewRegisters = true;
+constexpr int kMostRows = 4;
+
+constexpr int tiles_for(int rows) { return rows <= 2 ? 2 : 1; }
+
+#else
+
 constexpr bool kFewRegisters = kAccumulators >= 5 && kAccumulators < 24;
 constexpr int kMostRows = kAccumulators >= 24 ? 8 : kFewRegisters ? 5 : 1;
 
@@ -62,6 +78,8 @@ constexpr int tiles_for(int rows) {
   int tiles = kAccumulators / (rows > 0 ? rows : 1);
   return tiles > 6 ? 6 : tiles < 1 ? 1 : tiles;
 }
+
+#endif
 
 template <int R>
 static void plain_step(const PlainWeight& weight, const Pair* x, size_t rows, size_t first,
@@ -117,7 +135,11 @@ static void pairs_of(const float* x, size_t inputs, size_t row, void* to) {
 
 // Rows are multiplied in groups of about equal size. Of each group the first four numbers of every row
 // lie side by side, then the next.
+#if defined(SAX_MATRICES)
+constexpr size_t kMostBytesRows = 2;
+#else
 constexpr size_t kMostBytesRows = kAccumulators >= 5 ? 4 : 1;
+#endif
 
 SAX_INLINE size_t rows_of_group(size_t rows) { return in_parts(rows, in_parts(rows, kMostBytesRows)); }
 
@@ -144,12 +166,27 @@ static void bytes_of(const float* x, size_t row, const ByteRows& to) {
   }
 }
 
-enum class Stored { i8, i4, float4 };
+#if !defined(SAX_MATRICES)
 
-template <Stored S>
-SAX_INLINE B numbers_of(B nibbles) {
-  return S == Stored::float4 ? of_float4(nibbles) : nibbles;
+// Adds the products of R rows with the numbers from `i` to `stop` of a tile; moves on in both.
+template <int R, Stored S>
+SAX_INLINE void add_wholes(Wholes* wholes, const uint8_t*& at, const int8_t*& x, size_t i, size_t stop) {
+  constexpr int bits = S == Stored::i8 ? 8 : 4;
+  for (; i < stop; i += 32 / bits, at += 64) {
+    __builtin_prefetch(at + 8 * 64);
+    B both = load_bytes(at);
+    Bytes four = bytes_in(bits == 8 ? both : numbers_of<S>(low_nibbles(both)));
+    for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
+    x += R * kBytesOfFour;
+    if constexpr (bits == 4) {
+      four = bytes_in(numbers_of<S>(high_nibbles(both)));
+      for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
+      x += R * kBytesOfFour;
+    }
+  }
 }
+
+#endif
 
 // R rows from `first` on times one tile. Each block's sums are whole numbers, scaled once.
 template <int R, Stored S>
@@ -168,18 +205,8 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& r
       size_t stop = weight.block - i < kNumbersAtOnce ? weight.block : i + kNumbersAtOnce;
       Wholes wholes[R];
       for (int r = 0; r < R; ++r) wholes[r] = scaling.folded ? beginning(sums[r]) : no_wholes();
-      for (; i < stop; i += 32 / bits, at += 64) {
-        __builtin_prefetch(at + 8 * 64);
-        B both = load_bytes(at);
-        Bytes four = bytes_in(bits == 8 ? both : numbers_of<S>(low_nibbles(both)));
-        for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
-        x += R * kBytesOfFour;
-        if constexpr (bits == 4) {
-          four = bytes_in(numbers_of<S>(high_nibbles(both)));
-          for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
-          x += R * kBytesOfFour;
-        }
-      }
+      add_wholes<R, S>(wholes, at, x, i, stop);
+      i = stop;
       for (int r = 0; r < R; ++r) totals[r] = fma(value_of(wholes[r]), scaling.scale, totals[r]);
     }
     if (!scaling.offsets) continue;

@@ -123,6 +123,61 @@ ffi::Error heads(Numbers joined, Numbers query_scale, Numbers key_scale, Numbers
   return ffi::Error::Success();
 }
 
+// x f32[T, N, D]; weights f32[T, N, M], or of no size: M = N, and streams are as they are; adding
+// f32[T, M] and made f32[T, D], or of no size -> f32[T, M, D]
+ffi::Error mix(Numbers x, Numbers weights, Numbers adding, Numbers made,
+               ffi::ResultBuffer<ffi::F32> out) {
+  if (rank(x) != 3 || rank(*out) != 3) return wrong("streams: ranks");
+  size_t rows = dim(x, 0);
+  Streams of{dim(x, 1), dim(*out, 1), dim(x, 2)};
+  bool mixed = !absent(weights), added = !absent(made);
+  if (dim(*out, 0) != rows || dim(*out, 2) != of.size || (!mixed && of.outs != of.streams) ||
+      (mixed && weights.element_count() != rows * of.streams * of.outs) ||
+      (added && (made.element_count() != rows * of.size || adding.element_count() != rows * of.outs))) {
+    return wrong("streams: the shapes do not fit");
+  }
+  over_rows(rows, of.outs * of.size * of.streams, [&](size_t first, size_t last) {
+    for (size_t row = first; row < last; ++row) {
+      chosen().mix(of, x.typed_data() + row * of.streams * of.size,
+                   mixed ? weights.typed_data() + row * of.streams * of.outs : nullptr,
+                   adding.typed_data() + (added ? row * of.outs : 0),
+                   added ? made.typed_data() + row * of.size : nullptr,
+                   out->typed_data() + row * of.outs * of.size);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// Divides each column, or each row, of a matrix [n][n] by its sum.
+void divide_by_sums(float* matrix, size_t n, size_t step, size_t next, float least) {
+  for (size_t line = 0; line < n; ++line, matrix += next) {
+    float total = 0.0f;
+    for (size_t i = 0; i < n; ++i) total += matrix[i * step];
+    for (size_t i = 0; i < n; ++i) matrix[i * step] /= total + least;
+  }
+}
+
+// x f32[T, N, N] -> the same shape: each matrix divided by the sums of its columns, then rounds - 1
+// times by those of its rows and of its columns (Sinkhorn and Knopp); least: added to sums.
+ffi::Error balance(Numbers x, ffi::ResultBuffer<ffi::F32> out, float least, int32_t rounds) {
+  if (rank(x) != 3 || dim(x, 1) != dim(x, 2) || out->element_count() != x.element_count()) {
+    return wrong("balance: the shapes do not fit");
+  }
+  size_t n = dim(x, 1), each = n * n;
+  over_rows(dim(x, 0), each * static_cast<size_t>(std::max(rounds, 1)), [&](size_t first, size_t last) {
+    for (size_t row = first; row < last; ++row) {
+      float* to = out->typed_data() + row * each;
+      memcpy(to, x.typed_data() + row * each, each * sizeof(float));
+      divide_by_sums(to, n, n, 1, least);
+      for (int32_t round = 1; round < rounds; ++round) {
+        divide_by_sums(to, n, 1, n, least);
+        divide_by_sums(to, n, n, 1, least);
+      }
+    }
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace sax
 
@@ -145,6 +200,21 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_gated, sax::gated,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<int32_t>("gate"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_mix, sax::mix,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_balance, sax::balance,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<float>("least")
+                                  .Attr<int32_t>("rounds"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_heads, sax::heads,
                               ffi::Ffi::Bind()

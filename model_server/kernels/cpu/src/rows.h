@@ -64,6 +64,25 @@ static void gated(Gate gate, const float* x, const float* up, size_t size, float
   }
 }
 
+// Sums of streams [streams][size], each weighted, for `outs` results, or the streams as they are; with
+// what was made added to each by a weight of its own.
+static void mix(const Streams& s, const float* x, const float* weights, const float* adding,
+                const float* made, float* to) {
+  for (size_t out = 0; out < s.outs; ++out, to += s.size) {
+    for (size_t i = 0; i < s.size; i += kLanes) {
+      int count = lanes_from(i, s.size);
+      F sum = set(0.0f);
+      if (!weights) sum = load_some(x + out * s.size + i, count);
+      for (size_t stream = 0; weights && stream < s.streams; ++stream) {
+        F weight = set(weights[stream * s.outs + out]);
+        sum = fma(load_some(x + stream * s.size + i, count), weight, sum);
+      }
+      if (made) sum = fma(load_some(made + i, count), set(adding[out]), sum);
+      store_some(to + i, sum, count);
+    }
+  }
+}
+
 // Rotates the first 2 * half numbers of a head, in place.
 static void rotate(const Rotation& by, float* head) {
   if (by.interleaved) {

@@ -1,7 +1,8 @@
 """EXAONE 4: norms after each half and over each head; layers that see everything do not rotate.
 
+EXAONE 4.5 sees by Qwen2.5-VL's tower, whose heads share keys and values.
 Source: LG AI Research 2025 (arXiv:2507.11407); names and config keys are those of Hugging Face's
-`Exaone4ForCausalLM`.
+`Exaone4ForCausalLM` and `Exaone4_5_ForConditionalGeneration`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.olmo2 import post_norm_recipe
 from model_server.models.families.qwen3 import normed_attention
-from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.families.qwen_vl.qwen2_5_vl import tower
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import rope_of
+from model_server.models.media.media_recipe import encoders
+from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.vision_encoder import OUTER, QWEN2, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe, serving
 
 KEYS = KnownKeys(
     "exaone4",
-    (*DECODER, "attention_bias", "layer_types", "sliding_window", "sliding_window_pattern"),
+    (*DECODER, *OUTER, "attention_bias", "layer_types", "sliding_window", "sliding_window_pattern"),
     {
         **DECODER_OFF,
-        # Of EXAONE 4.5's tower, which is not built
-        **ignored("image_token_id", "video_token_id"),
-        **ignored("vision_end_token_id", "vision_start_token_id"),
+        **TOKENS,
     },
 )
 _DEFAULTS = {
@@ -43,13 +46,22 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     rope = rope_of(keys.all, shape.head_dim)
     # Without windows anywhere, as in the small ones, every layer rotates.
     slides = sliding_layers(keys, lambda index: _slides(keys, index))
-    return post_norm_recipe(
+    recipe = post_norm_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[replace(shape, window=window if slide else None) for slide in slides],
         ropes=[rope if slide or window is None else None for slide in slides],
         attention=normed_attention(keys),
     )
+    return replace(recipe, media=encoders(qwen_vision(keys, values, _tower, _KIND, recipe.embed)))
+
+
+def _tower(keys: ConfigKeys) -> TowerShape:
+    return tower(keys, shared=8)
+
+
+# Tokens of images and videos are counted like those of a text.
+_KIND = replace(QWEN2, triples=False, tokens=(67, 68))
 
 
 def _slides(keys: ConfigKeys, index: int) -> bool:

@@ -79,6 +79,7 @@ _DEFAULTS = {
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, DEFAULTS | _DEFAULTS)
     keys.only("use_qk_norm", False)
+    keys.only("rope_scaling", None)  # the reference reads rope_parameters alone
     shape, sparse, windows = attention_shape(keys), listed_sparse(keys), _windows(keys)
     rope, first_rotate = interleaved_rope(keys, shape), keys.whole(_FIRST_PATTERN) == 1
     routed = _routed_ffw(keys)

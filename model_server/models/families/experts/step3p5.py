@@ -1,6 +1,6 @@
 """Step 3.5 Flash and Step 3.7 Flash: heads with a gate each, more of them under windows, experts.
 
-The gates of the last layers are bounded. Only the text part of a multimodal checkpoint is read.
+The gates of the last layers are bounded. Step 3.7 sees by `media/step_vision_encoder`.
 Source: StepFun 2026, "Step 3.5 Flash"; names and config keys are those of Hugging Face's
 `Step3p7ForConditionalGeneration`. The layers that draft are skipped: the reference builds them with
 the heads of layers that see everything, whatever their kind.
@@ -26,6 +26,8 @@ from model_server.models.layers.experts import Experts, ExpertSources, RoutedFee
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.rope import Rope
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
+from model_server.models.media.media_recipe import encoders
+from model_server.models.media.step_vision_encoder import OUTER, step_vision
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Tensor
 from model_server.models.weights.weight import WeightForm
@@ -53,6 +55,7 @@ KEYS = KnownKeys(
     "step3p5",
     (
         *DECODER,
+        *OUTER,
         *_BY_LAYER,
         "attention_bias",
         "attention_other_setting",
@@ -72,9 +75,9 @@ KEYS = KnownKeys(
         **DECODER_OFF,
         **ignored("mtp_layer_types", "mtp_mlp_layer_types"),
         # How the published code computes, and what is the outer config's
-        **ignored("att_impl_type", "image_token_id", "max_seq_len", "need_fp32_gate"),
+        **ignored("att_impl_type", "max_seq_len", "need_fp32_gate"),
         **ignored("image_token_len", "patch_token_len", "understand_projector_stride"),
-        **ignored("projector_bias", "default_theta", "yarn_only_types"),
+        **ignored("default_theta", "yarn_only_types"),
         "gating": one_of(True),
         "moe_every_n_layer": one_of(1),
         "moe_router_activation": one_of("sigmoid"),
@@ -121,7 +124,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         ],
         plus_one=True,
     )
-    return replace(recipe, unused=spare_layers(keys, layers))
+    media = encoders(step_vision(keys, recipe.embed))
+    return replace(recipe, unused=spare_layers(keys, layers), media=media)
 
 
 def _of_layers(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Dots 3: latent attention to chosen tokens and, of other sizes, in windows; gated heads, experts.
 
-Only the text part of a multimodal checkpoint is read. The layers that draft are skipped: the
+It sees by `media/dots_vision_encoder`; sounds are not heard. The layers that draft are skipped: the
 reference defines none.
 Source: Dots Studio 2026, "Dots 3 Note"; names and config keys are those of Hugging Face's
 `Dots3NoteForConditionalGeneration`.
@@ -30,6 +30,9 @@ from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.attention import OutputGate
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape
 from model_server.models.layers.rope import Rope, rope_of
+from model_server.models.media.dots_vision_encoder import dots_vision
+from model_server.models.media.media_recipe import encoders
+from model_server.models.media.qwen.vision_encoder import OUTER
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.weight import WeightForm
@@ -52,6 +55,7 @@ KEYS = KnownKeys(
     (
         *(key for key in LATENT if key != "rope_scaling"),
         *ROUTED,
+        *OUTER,
         *(f"swa_{key}" for key in (*_LOCAL, _ROTATED, "rope_theta")),
         _EACH,
         "head_dim",
@@ -67,7 +71,7 @@ KEYS = KnownKeys(
     ),
     {
         **LATENT_OFF,
-        **ignored("audio_config", "audio_token_id", "image_token_id", "video_token_id"),
+        **ignored("audio_config", "audio_token_id"),
         **ignored("swa_num_key_value_heads"),  # as many as heads: they share one latent
         "mlp_bias": one_of(False),
     },
@@ -138,7 +142,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         return replace(cached(shards), chosen=CHOSEN in kinds, plain=CHOSEN in kinds)
 
     windows = tuple(local.window if kind == SLIDING else None for kind in kinds)
-    return replace(recipe, cache=cache, windows=windows, own_head=None)
+    media = encoders(dots_vision(keys, values, whole.embed))
+    return replace(recipe, cache=cache, windows=windows, own_head=None, media=media)
 
 
 def _renamed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from model_server.kernels.chosen import Chosen
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape, LayerPages
 from model_server.models.config_keys import ConfigKeys
@@ -73,10 +74,10 @@ class ChoosingDecoder(Decoder):
         positions: jax.Array,
         pages: Sequence[LayerPages],
         batch: PagedBatch,
-        media: Any = None,
+        media: MediaVectors | None = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-        """As `Decoder`; it takes no media."""
-        assert media is None, "models of this kind see no images"
+        """As `Decoder`; media only replace embeddings."""
+        assert media is None or not media.levels, "its images are vectors among the embeddings"
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
         x, chosen = batch.divided(x), None
         written: list[LayerPages] = []

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import lax
 
 from model_server.kernels.chosen import Chosen
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape
-from model_server.kernels.row_sums import logistic, row_softmax, unit
+from model_server.kernels.row_sums import balanced, logistic, mixed_streams, row_softmax
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.experts.mlp_layers import listed_sparse
@@ -43,7 +43,7 @@ from model_server.models.families.sigmoid_experts import ROUTED, RoutedNames, ro
 from model_server.models.known_keys import KnownKeys, all_in, ignored
 from model_server.models.layers.activations import BoundedGate, activation_of
 from model_server.models.layers.gated_streams import added
-from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely, sum_in_order
+from model_server.models.layers.layers import LiveRows, Names, live_of, project_finely, unit_rows
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.recipe import Family, Recipe
@@ -89,14 +89,15 @@ class StreamWeights(nnx.Module):
 
     def made(self, x: jax.Array) -> jax.Array:
         """Maps the streams f32[T, N D] to f32[T, parts N]."""
-        made = project_finely(unit(x, self.epsilon), self.kernel[...], live_of(self))
+        live = live_of(self)
+        made = project_finely(unit_rows(x, self.epsilon, live), self.kernel[...], live)
         factors = jnp.repeat(self.factors[...], np.asarray(self.spans))
         return made * factors[None] + self.offsets[...][None]
 
     def mixed(self, x: jax.Array, weights: jax.Array) -> jax.Array:
         """Return f32[T, D], the streams f32[T, N D] weighted by f32[T, N] and added up."""
         shares = (weights + self.least)[..., None]
-        return sum_in_order(x.reshape(len(x), self.streams, -1) * shares, axis=1)
+        return mixed_streams(x.reshape(len(x), self.streams, -1), shares)[:, 0]
 
 
 class HyperConnection(StreamWeights):
@@ -133,20 +134,8 @@ class MixingConnection(StreamWeights):
         """Return f32[T, D], and the weights f32[T, N] of what is added and f32[T, N, N]."""
         parts = self.made(x).reshape(len(x), -1, self.streams)
         reading, adding = (logistic(parts[:, at]) for at in (0, 1))
-        return self.mixed(x, reading), (2.0 * adding, self._balanced(parts[:, 2:]))
-
-    def _balanced(self, rows: jax.Array) -> jax.Array:
-        """Map f32[T, N, N], from each stream to each, to weights whose rows and columns add up."""
-
-        def divided(found: jax.Array, axis: int) -> jax.Array:
-            total = jnp.expand_dims(sum_in_order(found, axis), axis)
-            return found / (total + self.least)
-
-        def one_round(_: int, found: jax.Array) -> jax.Array:
-            return divided(divided(found, 2), 1)
-
-        found = divided(row_softmax(rows) + self.least, 1)
-        return lax.fori_loop(1, self.rounds, one_round, found)
+        rows = row_softmax(parts[:, 2:]) + self.least  # from each stream to each
+        return self.mixed(x, reading), (2.0 * adding, balanced(rows, self.least, self.rounds))
 
     def added(
         self, x: jax.Array, made: jax.Array, weights: tuple[jax.Array, jax.Array]
@@ -154,8 +143,7 @@ class MixingConnection(StreamWeights):
         """Return the streams f32[T, N D], mixed, with f32[T, D] added."""
         adding, mixing = weights
         streams = x.reshape(len(x), self.streams, -1)
-        mixed = jnp.einsum("tnm,tnd->tmd", mixing, streams, precision=lax.Precision.HIGHEST)
-        return (mixed + adding[..., None] * made[:, None]).reshape(x.shape)
+        return mixed_streams(streams, mixing, adding, made).reshape(x.shape)
 
 
 class StreamsNorm(nnx.Module):
@@ -218,8 +206,10 @@ class StreamsDecoder(ChoosingDecoder):
         super().__init__(**parts)
         self.streams = streams
 
-    def embed(self, tokens: jax.Array, positions: jax.Array, media: Any = None) -> jax.Array:
-        """Returns f32[T, N D]: all streams begin alike. It takes no media."""
+    def embed(
+        self, tokens: jax.Array, positions: jax.Array, media: MediaVectors | None = None
+    ) -> jax.Array:
+        """Returns f32[T, N D]: all streams begin alike."""
         return jnp.tile(super().embed(tokens, positions, media), (1, self.streams))
 
 
@@ -287,7 +277,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             keys,
             names=RoutedNames(together=True),
             gate=bounded_gate(keys),
-            shared_gate=activation_of("silu"),
+            shared_gate=activation_of(keys.get("hidden_act", "silu")),
         ),
         attentions=[
             partial(IndexedLatentAttention, indexer, chooses=own, **_PARTS) for own in chooses

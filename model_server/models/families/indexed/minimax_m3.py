@@ -1,6 +1,6 @@
 """MiniMax-M3: queries see the blocks of tokens that they score highest; experts with clamped gates.
 
-Only the text part of a multimodal checkpoint is read. To the engine a layer that chooses is two,
+It sees by `media/minimax_vision_encoder`. To the engine a layer that chooses is two,
 one of which caches keys for choosing.
 Source: MiniMax 2026, "MiniMax-M3"; names and config keys are those of Hugging Face's
 `MiniMaxM3VLForConditionalGeneration`. Layers that draft are skipped: the reference defines none.
@@ -33,6 +33,8 @@ from model_server.models.layers.layers import Linear, RmsNorm, sum_and_norm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rotary
 from model_server.models.layers.routing import GroupedSigmoidChoice, checked_count
+from model_server.models.media.media_recipe import encoders
+from model_server.models.media.minimax_vision_encoder import OUTER, minimax_vision
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -140,6 +142,7 @@ KEYS = KnownKeys(
         *(key for key in DECODER if key != "hidden_act"),
         *(key for key in ROUTED if key != "moe_layer_freq"),
         *_INDEX,
+        *OUTER,
         _SPARSE_CONFIG,
         "dense_intermediate_size",
         "layer_types",
@@ -156,9 +159,8 @@ KEYS = KnownKeys(
         # The gate's own function, see ClampedGate
         "hidden_act": one_of("silu", "swigluoai"),
         **ignored("img_token_compression_config", "multimodal_projector_bias", "num_mtp_modules"),
-        **ignored("image_seq_length", "image_token_id", "image_token_index", "process_image_mode"),
-        **ignored("image_grid_pinpoints", "projector_hidden_act", "projector_hidden_size"),
-        **ignored("video_token_id", "video_token_index", "vision_feature_layer"),
+        **ignored("image_grid_pinpoints", "image_seq_length", "process_image_mode"),
+        **ignored("projector_hidden_act", "vision_feature_layer"),
         **ignored("vision_feature_select_strategy", "mtp_transformer_layers", "use_mtp"),
         **ignored("merged_hidden_size"),
         "qk_norm_type": one_of("per_head"),
@@ -244,6 +246,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             for at, (of, indexes) in enumerate(parts)
         ),
         unused=("mtp.",),
+        media=encoders(minimax_vision(keys, values, recipe.embed)),
     )
 
 

@@ -108,7 +108,7 @@ class BlockChooser(nnx.Module):
         s = self.shape
         seen, weights = self.mixer.read(x)
         both = self.both(seen).reshape(-1, s.heads + 1, s.dim)
-        queries, keys = rotation(self.query_norm(both[:, :-1])), both[:, -1:]
+        queries, keys = rotation(self.query_norm.of_all(both[:, :-1])), both[:, -1:]
         if s.placed:
             keys = with_places(keys, positions)
         blocks = WholeBlocks(s.size, s.most, self._pooled)
@@ -118,7 +118,7 @@ class BlockChooser(nnx.Module):
     def _pooled(self, keys: jax.Array, first: jax.Array) -> jax.Array:
         """As `WholeBlocks.pooled`: the mean, normed, and rotated as the first token of a block."""
         s, (rows, count) = self.shape, keys.shape[:2]
-        normed = self.key_norm(sum_in_order(keys[..., : s.dim], axis=2) / s.size)
+        normed = self.key_norm.of_all(sum_in_order(keys[..., : s.dim], axis=2) / s.size)
         at = jnp.broadcast_to(first[None], (rows, count)).reshape(-1)
         if s.placed:
             at = places_of(keys[:, :, 0, s.dim :].reshape(rows * count, -1))

@@ -19,7 +19,7 @@ from model_server.models.families.qwen_vl.qwen2_vl import recipe_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, Harmless, KnownKeys, ignored
 from model_server.models.media.media_recipe import encoders
 from model_server.models.media.qwen.sounds import omni2_sounds, with_files_apart
-from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.tower import TowerShape, separate
 from model_server.models.media.qwen.vision_encoder import OUTER, QWEN2, TOKENS, Timing, evenly
 from model_server.models.recipe import Family, Recipe
 
@@ -69,7 +69,7 @@ def _with_ids(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:
-    return replace(tower(keys), apart=True)
+    return replace(tower(keys), sources=separate)
 
 
 def _timing(keys: ConfigKeys) -> Timing:

@@ -18,9 +18,15 @@ from model_server.models.families.qwen_vl.qwen2_vl import DEFAULTS, MERGER, reci
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.activations import activation_of
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import RmsNorm
 from model_server.models.media.qwen.tower import TowerShape
-from model_server.models.media.qwen.tower_keys import EPSILON, sizes_of, vision_keys, whole_numbers
+from model_server.models.media.qwen.tower_keys import (
+    EPSILON,
+    merging,
+    rms_norms,
+    sizes_of,
+    vision_keys,
+    whole_numbers,
+)
 from model_server.models.media.qwen.vision_encoder import OUTER, QWEN2, TOKENS, Timing, apart
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm
@@ -45,8 +51,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     return recipe_of(ConfigKeys(config, KEYS, DEFAULTS), values, tower, _KIND)
 
 
-def _vision_keys(keys: ConfigKeys) -> ConfigKeys:
-    return vision_keys(keys, _VISION, _VISION_DEFAULTS)
+def _vision_keys(keys: ConfigKeys, more: tuple[str, ...] = ()) -> ConfigKeys:
+    return vision_keys(keys, (*_VISION, *more), _VISION_DEFAULTS)
 
 
 def _timing(keys: ConfigKeys) -> Timing:
@@ -56,9 +62,12 @@ def _timing(keys: ConfigKeys) -> Timing:
 _KIND = replace(QWEN2, timing=_timing)
 
 
-def tower(keys: ConfigKeys) -> TowerShape:
-    """Return the tower of a vision_config. Raises CheckpointError."""
-    keys = _vision_keys(keys)
+def tower(keys: ConfigKeys, shared: int | None = None) -> TowerShape:
+    """Return the tower of a vision_config. Raises CheckpointError.
+
+    shared: the usual number of heads of keys and values, where heads of queries share them.
+    """
+    keys = _vision_keys(keys, () if shared is None else ("num_key_value_heads",))
     sizes = sizes_of(keys, keys.whole("hidden_size"))
     pixels = sizes["patch"][2] * sizes["merge"]  # of a vector's side
     window = keys.whole("window_size") // pixels
@@ -70,23 +79,31 @@ def tower(keys: ConfigKeys) -> TowerShape:
     return TowerShape(
         **sizes,
         out=keys.whole("out_hidden_size"),
+        kv_heads=shared and shared_heads(keys, sizes["heads"], shared),
         window=window,
         whole=whole_numbers(keys, "fullatt_block_indexes", (7, 15, 23, 31)),
-        merger=MERGER,
-        norm=_norm,
+        merger=merging(MERGER),
+        norm=rms_norms(EPSILON),
         ffw=_gated_ffw(keys),
     )
 
 
-def _norm(size: int, name: str) -> RmsNorm:
-    return RmsNorm(size, (f"{name}.weight",), epsilon=EPSILON)
+def shared_heads(keys: ConfigKeys, heads: int, usual: int) -> int:
+    """Return the heads of keys and values. Raises CheckpointError."""
+    found = keys.whole("num_key_value_heads", usual)
+    if heads % found:
+        raise CheckpointError(
+            f"vision_config has {heads} heads of queries and {found} of keys; each must be shared "
+            "by as many"
+        )
+    return found
 
 
-def _gated_ffw(keys: ConfigKeys) -> Callable[[str, WeightForm], nnx.Module]:
+def _gated_ffw(keys: ConfigKeys) -> Callable[[int, str, WeightForm], nnx.Module]:
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     activation = activation_of(keys.get("hidden_act"))
 
-    def build(name: str, form: WeightForm) -> GatedFeedForward:
+    def build(_: int, name: str, form: WeightForm) -> GatedFeedForward:
         return GatedFeedForward.hugging_face(
             embed, ffw, name, activation=activation, form=form, biased=True
         )

@@ -16,8 +16,15 @@ from model_server.models.families.qwen2 import WINDOWS, layer_shapes, qwen2_atte
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.media.media_recipe import encoders
-from model_server.models.media.qwen.tower import MergerNames, TowerShape
-from model_server.models.media.qwen.tower_keys import layer_norm, plain_ffw, sizes_of, vision_keys
+from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.tower_keys import (
+    MergerNames,
+    layer_norm,
+    merging,
+    plain_ffw,
+    sizes_of,
+    vision_keys,
+)
 from model_server.models.media.qwen.vision_encoder import (
     OUTER,
     QWEN2,
@@ -73,7 +80,7 @@ def _tower(keys: ConfigKeys) -> TowerShape:
     return TowerShape(
         **sizes_of(keys, embed),
         out=keys.whole("hidden_size"),
-        merger=MERGER,
+        merger=merging(MERGER),
         norm=layer_norm,
         ffw=plain_ffw(keys, embed, int(embed * keys.number("mlp_ratio")), "fc1", "fc2"),
     )

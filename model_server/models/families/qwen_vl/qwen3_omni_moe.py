@@ -15,11 +15,12 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.qwen3_moe import routed_ffw
 from model_server.models.families.qwen_vl.qwen2_5_omni import OMNI, OMNI_HARMLESS, PER_SECOND
 from model_server.models.families.qwen_vl.qwen2_vl import MERGER
-from model_server.models.families.qwen_vl.qwen3_vl import vision
+from model_server.models.families.qwen_vl.qwen3_vl import deep_tower, vision
 from model_server.models.families.qwen_vl.qwen3_vl_moe import text_recipe
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.media.media_recipe import encoders
 from model_server.models.media.qwen.sounds import omni3_sounds, with_files_apart
+from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.media.qwen.vision_encoder import QWEN2, QWEN3, Timing, evenly
 from model_server.models.recipe import Family, Recipe
 
@@ -61,8 +62,12 @@ _DEFAULTS = {
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(None if config is None else with_files_apart(config), KEYS, _DEFAULTS)
     recipe = text_recipe(keys, values, routed_ffw(keys), 1e6)
-    seen = vision(keys, values, recipe.embed, _KIND, _MERGER)
+    seen = vision(keys, values, recipe.embed, _KIND, _tower)
     return replace(recipe, media=encoders(seen, omni3_sounds(keys, "<|audio_pad|>", recipe.embed)))
+
+
+def _tower(keys: ConfigKeys) -> TowerShape:
+    return deep_tower(keys, MERGER, "merger_list")
 
 
 def _timing(keys: ConfigKeys) -> Timing:
@@ -71,7 +76,6 @@ def _timing(keys: ConfigKeys) -> Timing:
 
 # Videos are prepared as for Qwen2-VL, and what is usual is as for Qwen3-VL.
 _KIND = replace(QWEN3, timing=_timing, processor=QWEN2.processor, together=QWEN2.together)
-_MERGER = replace(MERGER, deep="merger_list")
 
 FAMILY = Family(
     "qwen3_omni_moe",

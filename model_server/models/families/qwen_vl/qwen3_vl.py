@@ -6,7 +6,7 @@ keys are those of Hugging Face's `Qwen3VLForConditionalGeneration`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,8 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
 from model_server.models.media.media_recipe import MediaRecipe, encoders
-from model_server.models.media.qwen.tower import MergerNames, TowerShape
-from model_server.models.media.qwen.tower_keys import learned_tower
+from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.tower_keys import MergerNames, learned_tower, merging_late
 from model_server.models.media.qwen.vision_encoder import (
     OUTER,
     QWEN3,
@@ -53,18 +53,25 @@ def rope(keys: ConfigKeys, head_dim: int, base: float = 5e5) -> Rope:
     return triple_rope(keys, head_dim, (24, 20, 20), base=base, in_turn=True)
 
 
+def deep_tower(
+    keys: ConfigKeys, merger: MergerNames = _MERGER, deep: str = "deepstack_merger_list"
+) -> TowerShape:
+    """Return a tower that feeds several layers. merger, deep: names of what merges its patches.
+
+    Raises CheckpointError.
+    """
+    made = learned_tower(keys, (8, 16, 24), merger)
+    return replace(made, deep_merger=merging_late(merger), names=replace(made.names, deep=deep))
+
+
 def vision(
     keys: ConfigKeys,
     values: Mapping[str, Any],
     embed: int,
     kind: QwenKind = QWEN3,
-    merger: MergerNames = _MERGER,
+    tower: Callable[[ConfigKeys], TowerShape] = deep_tower,
 ) -> MediaRecipe | None:
     """Return the recipe of the vision encoder. Raises CheckpointError, InvalidRequest."""
-
-    def tower(keys: ConfigKeys) -> TowerShape:
-        return replace(learned_tower(keys, (8, 16, 24)), merger=merger)
-
     made = qwen_vision(keys, values, tower, kind, embed)
     layers = keys.whole("num_hidden_layers")
     if made is not None and made.levels > layers:

@@ -84,6 +84,7 @@ def delta_recipe(
 
 def delta_shape(keys: ConfigKeys) -> DeltaShape:
     """Return the delta nets' sizes. Raises CheckpointError."""
+    keys.only("hidden_act", "silu")  # of the convolutions as well
     key_heads = keys.whole("linear_num_key_heads")
     value_heads = keys.whole("linear_num_value_heads")
     if value_heads % key_heads:

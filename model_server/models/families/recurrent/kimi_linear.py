@@ -137,6 +137,7 @@ def _attending(keys: ConfigKeys) -> list[bool]:
 
 
 def delta_shape(keys: ConfigKeys, heads: int, size: int) -> DeltaShape:
+    keys.only("hidden_act", "silu")  # of the convolutions as well
     return DeltaShape(
         embed=keys.whole("hidden_size"),
         key_heads=heads,

@@ -36,6 +36,7 @@ def mamba_shape(keys: ConfigKeys, epsilon: float, inner: int | None = None) -> S
 
     inner: width of all heads; None: as `mamba_expand` says.
     """
+    keys.only("hidden_act", "silu")  # of the convolutions as well
     embed, heads = keys.whole("hidden_size"), keys.whole("mamba_n_heads")
     source = "hidden_size * mamba_expand" if inner is None else "mamba_d_ssm"
     inner = int(keys.number("mamba_expand") * embed) if inner is None else inner

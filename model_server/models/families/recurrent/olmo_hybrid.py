@@ -100,6 +100,7 @@ def _rope(keys: ConfigKeys, head_dim: int) -> Rope | None:
 
 
 def _delta_shape(keys: ConfigKeys) -> DeltaShape:
+    keys.only("hidden_act", "silu")  # of the convolutions as well
     embed, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     key_heads, value_heads = (
         keys.whole(f"linear_num_{of}_heads", heads) for of in ("key", "value")

@@ -207,13 +207,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
     build = _Layers(keys, rope, attends, placed=media is not None)
     stream, ngrams = build.streams.width, bool(build.ngrams)
+    image = keys.whole("image_token_id", _IMAGES.tokens[0], least=0)
 
     def decoder(**parts: Any) -> GatedStreamsDecoder:
         return GatedStreamsDecoder(
             streams=build.streams.streams,
             stream=stream,
             recalls=ngrams,
-            image=keys.whole("image_token_id", _IMAGES.tokens[0], least=0),
+            image=image,
             **parts,
         )
 
@@ -257,7 +258,8 @@ class _Layers:
         self.delta, self.shape = delta_shape(keys), attention_shape(keys)
         together = not keys.flag("experts_apart")
         self.ffw = routed_ffw(keys, shared=shared_ffw(keys), together=together)
-        self.opens = _OPENS[keys.only("output_gate_type", *_gates(keys))]
+        keys.only("hidden_act", "silu")  # of experts and convolutions
+        self.opens = _OPENS[keys.only("output_gate_type", *_OPENS)]
 
     def layer(self, index: int, form: WeightForm) -> nnx.Module:
         of, chooses = self.parts[index]
@@ -314,17 +316,6 @@ def _attending(keys: ConfigKeys) -> list[bool]:
         return found
     every = keys.whole("full_attention_interval", 4)
     return [(index + 1) % every == 0 for index in range(keys.whole("num_hidden_layers"))]
-
-
-def _gates(keys: ConfigKeys) -> tuple[str, ...]:
-    """Names of gates, first the one that counts if the config has none."""
-    usual = keys.get("hidden_act", "silu")
-    if usual not in _OPENS:
-        raise CheckpointError(
-            f"config.json has hidden_act = {usual!r}; the qwen4_exp family supports "
-            f"{' and '.join(_OPENS)}"
-        )
-    return (usual, *_OPENS)
 
 
 def _chooser_shape(keys: ConfigKeys, rope: Rope, *, placed: bool) -> ChooserShape:

@@ -27,7 +27,7 @@ from model_server.models.known_keys import KnownKeys, anything
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import Linear, run_layer
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
-from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense
+from model_server.models.media.tower_layer import TowerAttention, TowerLayer, before, dense
 from model_server.models.media.whisper_encoders import (
     AudioTowerConfig,
     FrameConvolution,
@@ -143,12 +143,6 @@ def _placed(x: jax.Array) -> jax.Array:
     return x + jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], axis=1))[None]
 
 
-def _before(x: jax.Array, ends: jax.Array) -> jax.Array:
-    """f32[N, T, ...] with zeros from place i32[N] on."""
-    there = jnp.arange(x.shape[1])[None] < ends[:, None]
-    return jnp.where(there.reshape(*there.shape, *(1,) * (x.ndim - 2)), x, 0.0)
-
-
 class PairEncoder(nnx.Module):
     """A MediaEncoder of Qwen2.5-Omni: frames f32[S, P, bins], whose places say what they are.
 
@@ -168,7 +162,7 @@ class PairEncoder(nnx.Module):
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
         heard = _chunks_of(self.chunks, pieces, places)
-        x = _placed(self.second(_before(self.first(heard.frames, 1), heard.there), 2))
+        x = _placed(self.second(before(self.first(heard.frames, 1), heard.there), 2))
         x, seen = x.reshape(-1, x.shape[-1]), jnp.maximum(1, (heard.there + 1) // 2)
         for layer in self.layers:
             x = run_layer(layer, x, seen)
@@ -366,7 +360,7 @@ class EighthEncoder(nnx.Module):
         x, ends = heard.frames[..., None], heard.alone
         for convolution in self.convolutions:
             ends = _halved(ends)
-            x = _before(convolution(x), ends)
+            x = before(convolution(x), ends)
         chunks, count, bins, inner = x.shape
         x = x.swapaxes(2, 3).reshape(chunks * count, inner * bins)
         x = _placed(self.inwards(x).reshape(chunks, count, -1))

@@ -19,7 +19,7 @@ from model_server.models.media.media_recipe import (
     VideoRecipe,
 )
 from model_server.models.media.qwen.tower import QwenTower, TowerShape
-from model_server.sharing.images.forms import BICUBIC, MultiplesForm
+from model_server.sharing.images.forms import BICUBIC, ImageForm, MultiplesForm
 from model_server.sharing.videos.process import VideoForm
 from sax.errors import CheckpointError, InvalidRequest
 
@@ -41,6 +41,15 @@ class PatchGrid:
     most: int  # patches of an image
     token: str  # text of the token whose places the vectors take
     window: int | None = None  # vectors of a window's side; None: the tower has no windows
+    marks: tuple[str, str] = ("", "")  # texts before and behind the tokens of an image
+    together: int = 1  # patches of a video, one after the other in time, that see each other
+    merged_time: bool = False  # vectors of these become one
+    timed: bool = False  # places also tell their number and how many they are
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a place."""
+        return 6 if self.timed else 4
 
     @property
     def numbers(self) -> int:
@@ -50,17 +59,18 @@ class PatchGrid:
     def __call__(self, pixels: np.ndarray) -> PreparedMedia:
         """Cut u8[h, w, 3], whose sides are whole squares. Raises InvalidRequest."""
         scaled = self.scales.of(pixels)
-        return self._prepared("image", self.token, [scaled] * self.frames)
+        made = self._prepared("image", self.token, [[scaled] * self.frames])
+        return made._replace(text=made.text.join(self.marks))
 
     def video(self, decoded: DecodedVideo, timing: Timing, token: str) -> PreparedMedia:
-        """Cut the frames of a video, as many together as a patch has. Raises InvalidRequest.
+        """Cut the frames of a video, as many together as a part has. Raises InvalidRequest.
 
         token: text of the token whose places the vectors take.
         """
         spare = -len(decoded.frames) % self.frames  # the last frame once more
         numbers = [*range(len(decoded.frames)), *[len(decoded.frames) - 1] * spare]
-        starts = range(0, len(numbers), self.frames)
-        groups = [numbers[start : start + self.frames] for start in starts]
+        each = self.frames * self.together
+        groups = [numbers[start : start + each] for start in range(0, len(numbers), each)]
         first, *after = (
             timing(self._of_frames(decoded, group, token), decoded, group, at)
             for at, group in enumerate(groups)
@@ -69,24 +79,36 @@ class PatchGrid:
 
     def _of_frames(self, decoded: DecodedVideo, group: list[int], token: str) -> PreparedMedia:
         scaled = [self.scales.of(decoded.frames[number]) for number in group]
-        return self._prepared("video", token, scaled)
+        starts = range(0, len(scaled), self.frames)
+        return self._prepared("video", token, [scaled[at : at + self.frames] for at in starts])
 
-    def _prepared(self, what: str, token: str, frames: Sequence[np.ndarray]) -> PreparedMedia:
-        """Cut f32[h, w, 3], as many as a patch has frames. Raises InvalidRequest."""
-        height, width = (side // (self.patch * self.merge) for side in frames[0].shape[:2])
-        rows = height * width
-        if rows * self.merge**2 > self.most:
+    def _prepared(
+        self, what: str, token: str, times: Sequence[Sequence[np.ndarray]]
+    ) -> PreparedMedia:
+        """Cut f32[h, w, 3], for each time as many as a patch has frames. Raises InvalidRequest."""
+        height, width = (side // (self.patch * self.merge) for side in times[0][0].shape[:2])
+        patches = height * width * self.merge**2 * len(times)
+        if patches > self.most:
             raise InvalidRequest(
-                f"the {what} becomes {rows * self.merge**2} patches, and this model was loaded for "
+                f"the {what} becomes {patches} patches, and this model was loaded for "
                 f"{self.most}: send one whose sides differ less"
             )
+        seen = 1 if self.merged_time else len(times)
+        rows = height * width * seen
         return PreparedMedia(
-            pieces=self._patches(frames, height, width),
-            places=self._places(height, width),
-            grid=(1, height, width),
+            pieces=np.concatenate([self._patches(frames, height, width) for frames in times]),
+            places=self._in_time(self._places(height, width), len(times)),
+            grid=(seen, height, width),
             rows=rows,
             text=token * rows,
         )
+
+    def _in_time(self, places: np.ndarray, times: int) -> np.ndarray:
+        """i32[times * p, columns] of i32[p, 4]."""
+        if not self.timed:
+            return np.tile(places, (times, 1))
+        at = np.repeat(np.arange(times, dtype=np.int32), len(places))
+        return np.column_stack([np.tile(places, (times, 1)), at, np.full_like(at, times)])
 
     def _patches(self, frames: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
         """f32[p, C]: of each patch the colours, of each colour the frames, rows and columns."""
@@ -204,6 +226,7 @@ class QwenKind:
     video: Mapping[str, Any]  # of video_preprocessor_config.json
     processor: str  # of videos: how the names of its type begin
     timing: Callable[[ConfigKeys], Timing]  # from the keys of vision_config
+    triples: bool = True  # positions are three numbers: frame, row, column
     together: bool = False  # bounds of a video count the pixels of all frames
     share: int = 128_000  # tokens by which frames are bounded if the file asks for it
     tokens: tuple[int, int] = _TOKEN_IDS  # of images and videos, if config.json does not say
@@ -241,27 +264,39 @@ def qwen_vision(
     if keys.get(VISION) is None:
         return None
     shape = tower(keys)
+    grid, form = _images(keys, values, shape, kind)
+    made = tower_recipe(
+        shape, grid, form, embed, keys.whole("image_token_id", kind.tokens[0], least=0)
+    )
+    return replace(made, triples=kind.triples, video=_videos(keys, shape, grid, kind))
+
+
+def tower_recipe(
+    shape: TowerShape, grid: PatchGrid, form: ImageForm, embed: int, token: int
+) -> MediaRecipe:
+    """Return a recipe of images alone, whose positions are those of a text.
+
+    embed, token: of the language model. Raises CheckpointError.
+    """
     if shape.out != embed:
         raise CheckpointError(
             f"vision_config makes vectors of {shape.out} numbers; those of the language model have "
             f"{embed}"
         )
-    grid, form = _images(keys, values, shape, kind)
     return MediaRecipe(
         kind="image",
         build=lambda weights: QwenTower(shape, weights),
         form=form,
         prepare=grid,
         placeholder=grid.token,
-        token=keys.whole("image_token_id", kind.tokens[0], least=0),
+        token=token,
         piece=grid.numbers,
-        columns=4,
+        columns=grid.columns,
         per_row=shape.merge**2,
         width=shape.out * (1 + len(shape.deep)),
         pieces=_sizes(grid.most, shape.merge**2),
         levels=len(shape.deep),
-        triples=True,
-        video=_videos(keys, shape, grid, kind),
+        marked=f"{_START}{_TOKEN}{_END}" if grid.token == _TOKEN else "",
     )
 
 
@@ -271,9 +306,9 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
     own = keys.get(VIDEO)
     # transformers, too, falls back to the file of images.
     given = own if own is not None else keys.get(PREPROCESSOR, {})
-    given = {**kind.video, **_without_nulls(given)}
+    given = {**kind.video, **without_nulls(given)}
     name = given.pop("video_processor_type", kind.processor)
-    same = _same(shape)
+    same = same_sizes(shape)
     read = ImageProcessor(
         given,
         kind.processor if own is not None else "Qwen2VL",
@@ -284,7 +319,7 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
         raise read.wrong("video_processor_type", f"the processors of {kind.processor}")
     read.equal(same, "vision_config's")
     factor = grid.patch * grid.merge
-    least, most = _bounds(read, given)
+    least, most = bounds_of(read, given)
     capped = read.flag("cap_pixels_per_frame")
     form = VideoForm(
         factor=factor,
@@ -309,9 +344,9 @@ def _videos(keys: ConfigKeys, shape: TowerShape, grid: PatchGrid, kind: QwenKind
     )
 
 
-def _same(shape: TowerShape) -> dict[str, int]:
+def same_sizes(shape: TowerShape) -> dict[str, int]:
     """Return what the processors must say as the tower has it."""
-    _, frames, patch, _ = shape.patch
+    frames, patch = shape.frames, shape.patch[-1]
     return {"patch_size": patch, "temporal_patch_size": frames, "merge_size": shape.merge}
 
 
@@ -319,14 +354,14 @@ def _images(
     keys: ConfigKeys, values: Mapping[str, Any], shape: TowerShape, kind: QwenKind
 ) -> tuple[PatchGrid, MultiplesForm]:
     """Return how images are cut and resized. Raises CheckpointError, InvalidRequest."""
-    given = {**kind.image, **_without_nulls(keys.get(PREPROCESSOR, {}))}
-    same = _same(shape)
+    given = {**kind.image, **without_nulls(keys.get(PREPROCESSOR, {}))}
+    same = same_sizes(shape)
     read = ImageProcessor(given, "Qwen2VL", (*same, "min_pixels", "max_pixels", "size"))
     read.equal(same, "vision_config's")
-    _, frames, patch, _ = shape.patch
+    patch, frames = shape.patch[-1], shape.frames
     factor = patch * shape.merge
-    least, most = _bounds(read, given)
-    most = _most_pixels(values, most, factor**2)
+    least, most = bounds_of(read, given)
+    most = most_pixels(values, most, factor**2)
     grid = PatchGrid(
         patch=patch,
         merge=shape.merge,
@@ -339,11 +374,11 @@ def _images(
     return grid, MultiplesForm(factor, min(least, most), most, read.resample(BICUBIC))
 
 
-def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
+def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def _bounds(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
+def bounds_of(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
     """Return the least and the most pixels of an image. Raises CheckpointError."""
     size: Any = given["size"]
     if not isinstance(size, Mapping) or not set(cast("Mapping[str, Any]", size)) <= {
@@ -351,7 +386,7 @@ def _bounds(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
         *_MOST,
     }:
         raise read.wrong("size", "shortest_edge and longest_edge, numbers of pixels")
-    found = _without_nulls(cast("Mapping[str, Any]", size))
+    found = without_nulls(cast("Mapping[str, Any]", size))
     least, most = (
         read.whole(
             key, min((found[each] for each in names if each in found), default=0), most=_MOST_PIXELS
@@ -363,7 +398,7 @@ def _bounds(read: ImageProcessor, given: Mapping[str, Any]) -> tuple[int, int]:
     return least, most
 
 
-def _most_pixels(values: Mapping[str, Any], most: int, each: int) -> int:
+def most_pixels(values: Mapping[str, Any], most: int, each: int) -> int:
     """Return the most pixels of an image, whole squares of `each`. Raises InvalidRequest."""
     asked = values.get("IMAGE_PIXELS")
     if asked is not None and (type(asked) is not int or not each <= asked <= most):

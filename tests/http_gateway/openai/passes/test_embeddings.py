@@ -13,6 +13,7 @@ import pytest
 
 from http_gateway.openai.passes.embeddings import to_base64
 from sax.errors import InvalidRequest, NotLoaded, PromptTooLong, QueueFull
+from sax.passes import ChatInput
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
@@ -110,6 +111,37 @@ async def test_the_cells_refusals_pass_through(
     answer = await embed(http, input="a")
     assert answer.status_code == status
     assert failure.text in answer.json()["error"]["message"]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}}
+
+
+@each_case("path", (PATH, "/pooling"))
+async def test_messages_and_images_are_inputs(
+    path: str, cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    """Messages are one input, as at vLLM; an empty end of the assistant may stand there."""
+    chat = [
+        {"role": "system", "content": "Represent it."},
+        {"role": "user", "content": [IMAGE, {"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": ""}]},
+    ]
+    body = {"model": "smollm2", "messages": chat, "continue_final_message": True}
+    assert len((await http.post(path, json=body)).json()["data"]) == 1
+    _, [given] = cell.embeds[-1]
+    assert isinstance(given, ChatInput)
+    assert [each.role for each in given.messages] == ["system", "user", "assistant"]
+    assert [len(image.data) for image in given.messages[1].images] == [6]
+    assert given.messages[1].texts == ("hi",)
+    inputs = ["a", {"image": IMAGE["image_url"]["url"]}, {"content": [IMAGE]}, IMAGE, {"text": "b"}]
+    reply = (await http.post(path, json={"model": "smollm2", "input": inputs})).json()
+    assert [each["index"] for each in reply["data"]] == [0, 1, 2, 3, 4]
+    assert reply["usage"]["prompt_tokens"] == 1 + 6 + 6 + 6 + 1
+    for wrong in ({"input": "a", "messages": chat}, {"messages": []}, {"messages": [{"a": 1}]}):
+        assert (await http.post(path, json={"model": "smollm2"} | wrong)).status_code == 400
+    unended = {"messages": chat[:2], "continue_final_message": True}
+    answer = await http.post(path, json={"model": "smollm2"} | unended)
+    assert answer.json()["error"]["param"] == "continue_final_message"
 
 
 async def test_an_unknown_model_is_not_found(http: httpx.AsyncClient) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import httpx
 
 from http_gateway.openai.passes.relevance import CLASSIFY_PATHS, RERANK_PATHS, SCORE_PATHS
+from sax.chat import Image
 from sax.errors import InvalidRequest, QueueFull
+from sax.passes import ChatInput, PairInput
 from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
+PNG = "data:image/png;base64,iVBORw0K"  # six bytes
+PART = {"type": "image_url", "image_url": {"url": PNG}}
+TEXT = {"type": "text", "text": "b"}
 RERANK = {"query": "ab", "documents": ["c", "defg", {"text": "hi"}]}
 
 
@@ -66,12 +71,63 @@ async def test_texts_and_token_ids_are_classified(path: str, http: httpx.AsyncCl
 
 
 @each_case(
+    "documents, sent",
+    [
+        ([{"image": PNG}, "b"], [(6,), "b"]),
+        ([{"image": PNG.partition(",")[2]}], [(6,)]),
+        ([{"text": "b", "image": PNG}], [(6, "b")]),
+        ([{"content": "b"}, {"content": [PART, TEXT]}], ["b", (6, "b")]),
+        ({"content": [PART, TEXT]}, [(6,), "b"]),
+        ([PART], [(6,)]),
+    ],
+)
+async def test_documents_are_images_in_the_forms_of_others(
+    documents: object, sent: list[object], cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    """As at Jina, Cohere, vLLM and OpenAI; (6, "b") is an image of six bytes, then a text."""
+    for path, body in (
+        ("/rerank", {"query": {"image": PNG}, "documents": documents}),
+        ("/score", {"text_1": {"image": PNG}, "text_2": documents}),
+    ):
+        assert (await post(http, path, **body)).status_code == 200
+        assert [*map(shown, cell.pairs[0])] == [(6,)]
+        assert [*map(shown, cell.pairs[1])] == sent
+
+
+def shown(given: PairInput) -> object:
+    if not isinstance(given, ChatInput):
+        return given
+    [message] = given.messages
+    return tuple(len(p.data) if isinstance(p, Image) else p for p in message.content)
+
+
+async def test_candidates_stand_in_place_of_labels(cell: FakeCell, http: httpx.AsyncClient) -> None:
+    asked = {"input": {"image": PNG}, "candidates": ["a cat", "a dog", {"image": PNG}]}
+    [found] = (await post(http, "/classify", **asked)).json()["data"]
+    assert found == {"index": 0, "label": "a cat", "probs": [1.0, 0.0, 0.0], "num_classes": 3}
+    assert [*map(shown, cell.offered)] == ["a cat", "a dog", (6,)]
+
+
+@each_case(
     "path, body, param, says",
     [
         ("/v1/rerank", {"query": "a"}, "documents", "required"),
         ("/v1/rerank", {"query": "a", "documents": []}, "documents", "at least 1"),
-        ("/v1/rerank", {"query": "a", "documents": [5]}, "documents", "send texts"),
-        ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents", "send texts"),
+        ("/v1/rerank", {"query": "a", "documents": [5]}, "documents[0]", "send text"),
+        ("/rerank", {"query": "a", "documents": [{"image": 5}]}, "documents[0].image", "a URL"),
+        ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents[0]", "damaged"),
+        ("/rerank", {"query": {"content": []}, "documents": ["b"]}, "query.content", "of parts"),
+        ("/rerank", {"query": "a", "documents": [{"img": "x"}]}, "documents[0].img", "not a known"),
+        (
+            *("/rerank", {"query": "a", "documents": [{"image": PNG}], "return_documents": True}),
+            *("return_documents", "is for texts"),
+        ),
+        ("/v1/score", {"text_1": "a", "text_2": [{"image": PNG}] * 17}, "documents", "at most 16"),
+        (
+            *("/v1/score", {"text_1": "a", "text_2": {"image": "http://10.0.0.1/a.png"}}),
+            *("text_2[0]", "--media_hosts"),
+        ),
+        ("/classify", {"input": "a", "candidates": []}, "candidates", "at least 1"),
         ("/v1/rerank", {"query": "a", "documents": ["b"] * 2049}, "documents", "at most 2048"),
         ("/v1/rerank", RERANK | {"top_n": 0}, "top_n", "greater than or equal to 1"),
         ("/v1/rerank", RERANK | {"rank_fields": ["x"]}, "rank_fields", "not supported"),

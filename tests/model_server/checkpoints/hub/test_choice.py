@@ -50,6 +50,16 @@ def test_the_modules_of_a_sentence_encoder_and_an_adapter_are_checkpoints_too() 
     assert choose([*adapter, "README.md"]) == adapter
 
 
+def test_a_models_own_adapters_come_with_it() -> None:
+    adapter = ["adapter_config.json", "adapter_model.safetensors"]
+    below = [f"speech-lora/{name}" for name in adapter]
+    index, shard = "model.safetensors.index.json", "model-00001-of-00001.safetensors"
+    for weights in (["model.safetensors"], [index, shard]):
+        chosen = choose(["config.json", *adapter, *below, "old/adapter_config.json", *weights])
+        assert set(chosen) == {"config.json", *adapter, *below, *weights}
+        assert chosen[-1] == weights[-1]
+
+
 def test_one_gguf_file_is_chosen_by_its_name_or_the_end_of_it_or_because_it_is_alone() -> None:
     files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "README.md"]
     assert choose(files[:1]) == choose(files, "Q4_K_M") == choose(files, "q4_k_m.gguf")

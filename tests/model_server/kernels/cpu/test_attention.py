@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.kernels.cpu.attention import CpuAttention, overwrite, unwritten
-from model_server.kernels.paged import PagedBatch
+from model_server.kernels.cpu.attention import MOST_DIM, CpuAttention, overwrite, unwritten
+from model_server.kernels.paged import PagedBatch, PageReading, SeenPages
 from model_server.kernels.pages import CacheShape, LayerPages, key_major_shapes, write
+from model_server.kernels.xla import READING
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 from tests.model_server.kernels.paged_cases import (
@@ -22,6 +23,7 @@ from tests.model_server.kernels.paged_cases import (
     filled,
     new_tokens,
     reference_of,
+    sinks_of,
 )
 
 __all__ = ["instruction_sets"]
@@ -36,7 +38,8 @@ CASES = [
     Case(2, 0, 1, 6, 3, 16, 16, 16, 200, dtype="bfloat16", sinks=True),
     Case(3, 2, 8, 8, 2, 64, 64, 16, 5, window=4, run=5),  # images whose tokens see each other
     Case(4, 3, 8, 8, 2, 64, 64, 16, 5, chunk=12),
-    Case(2, 2, 8, 4, 4, 10, 10, 8, 5, chunk=8),  # XLA's: such pages are not supported
+    Case(2, 2, 8, 4, 4, 10, 10, 8, 5, chunk=8),  # small pages, which are copied
+    Case(2, 1, 4, 4, 1, 12, 0, 8, 5, window=9, dtype="int8"),
     Case(2, 2, 8, 4, 4, 10, 10, 16, 5, dtype="bfloat16"),
     Case(2, 1, 4, 4, 2, 24, 100, 16, 5, dtype="int8"),
 ]
@@ -46,10 +49,11 @@ MORE = [
     Case(2, 1, 4, 20, 1, 48, 0, 16, 5, dtype="bfloat16"),
     Case(1, 1, 32, 4, 2, 256, 256, 48, 3, softcap=30.0),
     Case(1, 0, 1, 3, 3, 16, 16, 16, 200),
-    Case(2, 0, 1, 4, 4, 10, 10, 8, 5, window=13),  # XLA's
+    Case(2, 0, 1, 4, 4, 10, 10, 8, 5, window=13),
+    Case(2, 0, 1, 2, 2, 1200, 8, 16, 5),  # XLA's
     Case(1, 0, 1, 4, 4, 16, 16, 16, 1),  # one page
     Case(3, 2, 8, 8, 2, 64, 64, 16, 5, window=9, sinks=True),
-    Case(2, 0, 1, 4, 4, 10, 10, 8, 5, sinks=True),  # XLA's
+    Case(2, 0, 1, 4, 4, 10, 10, 1, 40, sinks=True),
     Case(3, 0, 1, 3, 3, 16, 16, 16, 200, chunk=1024),
     Case(1, 0, 1, 2, 1, 16, 16, 64, 1024),  # sixty-four thousand tokens
 ]
@@ -83,6 +87,7 @@ EXACT = [
     Case(0, 1, 20, 4, 2, 8, 8, 16, 35),
     Case(0, 1, 20, 2, 2, 24, 100, 16, 35, dtype="bfloat16"),
     Case(0, 1, 20, 20, 1, 72, 0, 16, 35, dtype="bfloat16"),
+    Case(0, 1, 20, 4, 2, 8, 12, 4, 130, window=37, dtype="bfloat16"),
 ]
 
 
@@ -101,6 +106,77 @@ def test_a_token_gets_the_same_bits_as_a_decode_and_in_any_chunk_of_a_prompt(
                 made = in_blocks(case, layer, queries, 0)
                 np.testing.assert_array_equal(made, wanted, err_msg="decodes")
     assert not failures, str(failures)
+
+
+# Keys as values, of which queries compare and get the first numbers; and two groups of heads.
+CHOSEN = [
+    (Case(0, 1, 21, 12, 1, 40, 0, 16, 35, dtype="bfloat16"), 1),
+    (Case(0, 1, 21, 12, 1, 40, 0, 4, 140, dtype="int8"), 1),
+    (Case(0, 1, 21, 8, 2, 24, 20, 16, 35), 4),
+]
+
+
+@pytest.mark.parametrize(("case", "choosers"), CHOSEN)
+def test_chosen_tokens_give_the_same_bits_as_decodes_and_in_any_chunk_of_a_prompt(
+    case: Case, choosers: int, instruction_sets: InstructionSets
+) -> None:
+    """Behind what a window shows of other pages, in one softmax."""
+    layers = [
+        filled(each, key_major_shapes, write) for each in (replace(case, dtype="float32"), case)
+    ]
+    tokens = case.page * case.columns
+    flags = np.random.default_rng(4).random((choosers, case.block, tokens)) < 0.2
+    flags[:, 3] = False  # it attends to the window alone
+    q = new_tokens(case)[0][..., :24]
+
+    def made(reading: PageReading, size: int) -> np.ndarray:
+        where = tables_and_limits(case, size)
+        its = flags.reshape(choosers, -1, size, tokens).swapaxes(0, 1)
+        chosen = jnp.asarray(its if choosers > 1 else its[:, 0])
+        seen = [SeenPages(layers[0], *where, 37), SeenPages(layers[1], *where, chosen=chosen)]
+        shaped = q.reshape(-1, size, *q.shape[1:])
+        found = reading.attention(shaped, seen, scale=0.3, sinks=sinks_of(case.heads))
+        return np.asarray(found).reshape(case.block, case.heads, -1)
+
+    expected, native = made(READING, case.block), CpuAttention()
+    for instructions in instruction_sets():
+        wanted = made(native, case.block)
+        np.testing.assert_allclose(wanted, expected, rtol=0, atol=2e-5, err_msg=instructions)
+        for size in (7, 1):
+            np.testing.assert_array_equal(made(native, size), wanted, f"{instructions} {size}")
+
+
+@pytest.mark.parametrize("case", [case for case, _ in CHOSEN[:2]])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_scores_of_tokens_have_the_same_bits_in_any_chunk(
+    case: Case, weighted: bool, instruction_sets: InstructionSets
+) -> None:
+    """Of the last numbers of keys, added up or of each head."""
+    layer, rng = filled(case, key_major_shapes, write), np.random.default_rng(3)
+    by, weights = (
+        jnp.asarray(rng.standard_normal((case.block, *shape)), jnp.float32)
+        for shape in ((9, 14), (9,))
+    )
+
+    def made(reading: PageReading, size: int) -> np.ndarray:
+        pages = SeenPages(layer, *tables_and_limits(case, size))
+        parts = [each.reshape(-1, size, *each.shape[1:]) for each in (by, weights)]
+        found = reading.scores(pages, parts[0], parts[1] if weighted else None)
+        return np.asarray(found).reshape(case.block, *found.shape[2:])
+
+    expected, native = made(READING, case.block), CpuAttention()
+    for instructions in instruction_sets():
+        wanted = made(native, case.block)
+        np.testing.assert_allclose(wanted, expected, rtol=1e-5, atol=2e-5, err_msg=instructions)
+        for size in (7, 1):
+            np.testing.assert_array_equal(made(native, size), wanted, f"{instructions} {size}")
+
+
+def tables_and_limits(case: Case, size: int) -> tuple[jax.Array, jax.Array]:
+    """Of queries from token 500 on, each seeing one more, in rows of so many."""
+    table = 1 + np.random.default_rng(5).permutation(case.columns)
+    limits = 500 + np.arange(case.block).reshape(-1, size)
+    return jnp.asarray(np.tile(table, (len(limits), 1)), jnp.int32), jnp.asarray(limits, jnp.int32)
 
 
 def in_blocks(case: Case, layer: LayerPages, queries: jax.Array, size: int) -> np.ndarray:
@@ -220,13 +296,13 @@ def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
 def test_unwritten_pages_have_their_shapes_and_those_that_xla_reads_are_zeros(
     instruction_sets: InstructionSets,
 ) -> None:
-    cache = CacheShape(layers=1, kv_heads=2, key_dim=16, value_dim=16)
     dtype = jnp.dtype(jnp.bfloat16)
     for instructions in instruction_sets():
-        for page_size in (16, 8):
-            shapes = key_major_shapes(cache, 3, page_size, dtype)
+        for size in (16, MOST_DIM + 1):
+            cache = CacheShape(layers=1, kv_heads=2, key_dim=size, value_dim=size)
+            shapes = key_major_shapes(cache, 3, 16, dtype)
             made = unwritten(shapes)
             assert (made.keys.shape, made.keys.dtype) == (shapes.keys.shape, dtype)
             assert made.values is not None
             assert made.values.shape == made.keys.swapaxes(2, 3).shape
-            assert page_size == 16 or not np.asarray(made.keys).any(), instructions
+            assert size == 16 or not np.asarray(made.keys).any(), instructions

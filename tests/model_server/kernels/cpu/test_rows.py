@@ -24,9 +24,10 @@ from model_server.kernels.cpu.rows import (
     curve,
     gated,
     heads,
+    mix,
     rms_norm,
 )
-from model_server.kernels.row_sums import row_softmax
+from model_server.kernels.row_sums import balanced, row_softmax
 from model_server.models.layers.rope import Rotary
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
@@ -102,6 +103,34 @@ def test_functions_of_rows_have_the_same_bits_whatever_rows_are_beside(
                     np.testing.assert_array_equal(alone, made[-1:])
                     assert kind != "softmax" or not made[np.isinf(x)].any()
     assert not failures, str(failures)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("mixes", [False, True])
+def test_streams_are_mixed_with_the_same_bits_whatever_rows_are_beside(
+    mixes: bool, adds: bool, instruction_sets: InstructionSets
+) -> None:
+    x, weights = numbers(50, 4, 35), numbers(50, 4, 3)
+    outs = 3 if mixes else 4
+    adding, made = numbers(50, outs), numbers(50, 35)
+    wanted = np.einsum("tnd,tnm->tmd", x, weights) if mixes else x
+    if adds:
+        wanted = wanted + adding[..., None] * made[:, None]
+    for instructions in instruction_sets():
+        given = (x, weights if mixes else None, adding if adds else None, made if adds else None)
+        got = mix(*given)
+        np.testing.assert_allclose(got, wanted, atol=1e-5, err_msg=instructions)
+        alone = mix(*(None if each is None else each[7:8] for each in given))
+        np.testing.assert_array_equal(alone[0], got[7], err_msg=instructions)
+
+
+def test_matrices_are_balanced_with_the_same_bits_whatever_rows_are_beside() -> None:
+    x = np.exp(numbers(50, 4, 4))
+    got = np.asarray(jax.jit(lambda x: balanced(x, 1e-6, 9))(x))
+    np.testing.assert_allclose(got.sum(1), 1, atol=1e-4)
+    np.testing.assert_allclose(got.sum(2), 1, atol=1e-2)
+    alone = jax.jit(lambda x: balanced(x, 1e-6, 9))(x[7:8])
+    np.testing.assert_array_equal(alone[0], got[7])
 
 
 def test_gates_multiply_what_they_let_through(instruction_sets: InstructionSets) -> None:

@@ -109,6 +109,22 @@ def test_samples_come_as_they_are_and_a_file_is_read_once() -> None:
     asyncio.run(read())
 
 
+def test_a_sound_beside_images_is_prepared_as_such_and_kept_apart() -> None:
+    doubled = replace(HEARING, beside=lambda samples: prepare_sound(2 * samples))
+
+    async def read() -> None:
+        reader = ImageReader([RECIPE, doubled])
+        sound = Sound(file_of(SAMPLES), "a")
+        ((alone,),) = await reader.read([sound])
+        _, (beside,) = await reader.read([A, sound])
+        ((again,),) = await reader.read([sound])
+        np.testing.assert_array_equal(np.frombuffer(beside.pieces, "<f4"), 2 * SAMPLES)
+        assert again is alone
+        assert alone.digest != beside.digest
+
+    asyncio.run(read())
+
+
 def windows(samples: np.ndarray) -> PreparedMedia:
     first, second = map(prepare_sound, np.split(samples, 2))
     return first._replace(after=(second,))

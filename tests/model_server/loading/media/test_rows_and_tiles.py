@@ -16,7 +16,7 @@ from model_server.loading.loader import make_loader
 from tests.model_server.loading.media.image_folder import GEMMA_3N, GEMMA_4, folder_of
 from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
 from tests.model_server.loading.media.test_models_with_images import loaded_of
-from tests.tools.golden.media import llama4, omni, pixtral, qwen
+from tests.tools.golden.media import llama4, omni, pixtral, qwen, towers
 
 ROWS = {pixtral.SOFT: "[IMG]", pixtral.BREAK: "[IMG_BREAK]", pixtral.END: "[IMG_END]"}
 TILES = {
@@ -51,7 +51,29 @@ MIXED3 = {
     omni.VIDEO: "<|video_pad|>",
 }
 BY_DAY = "qwen2_5_omni"
+KIMI = {towers.TOKEN: "<|media_pad|>", towers.VIDEO: "<|kimi_k25_video_placeholder|>"}
+GLM = {towers.TOKEN: "<|image|>"}
+MINIMAX = {
+    towers.START: "]<]start of image[>[",
+    towers.END: "]<]end of image[>[",
+    towers.TOKEN: "]<]image[>[",
+    towers.VIDEO: "]<]video[>[",
+}
+STEP = {towers.START: "<patch_start>", towers.END: "<patch_end>", towers.TOKEN: "<im_patch>"}
+DOTS = {towers.TOKEN: "<|imgpad|>", towers.VIDEO: "<|video_pad|>"}
+WATCHED = TRIPLES | {qwen.VIDEO: "<|video_pad|>"}
 CONTROL = {
+    "exaone4_5": WATCHED,
+    "exaone4_5_video": WATCHED,
+    "kimi_k25": KIMI,
+    "kimi_k25_video": KIMI,
+    "glm5_next": GLM,
+    "glm5_next_video": GLM,
+    "minimax_m3": MINIMAX,
+    "minimax_m3_video": MINIMAX,
+    "step3p7": STEP,
+    "dots3_note": DOTS,
+    "dots3_note_video": DOTS,
     BY_DAY: MIXED,
     "qwen3_omni_moe": MIXED3,
     "qwen2_vl": TRIPLES,

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader
-from model_server.loading.passes.embed_loading import context_of, encoding_as
 from model_server.loading.passes.embed_programs import activation_of
 from model_server.loading.passes.loaded_passes import LoadedEmbedder
+from model_server.loading.passes.text_settings import context_of, encoding_as
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.registry import make_recipe

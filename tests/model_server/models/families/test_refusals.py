@@ -52,11 +52,17 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
             for chosen in ([2], [-1], ["1"], [[1]], 1)
         ),
         ({"attn_rotary_emb": 12}, "attn_rotary_emb = 12"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu'"),  # of its convolutions, too
     ],
+    **{
+        name: [({"hidden_act": "gelu"}, "hidden_act = 'gelu'")]
+        for name in ("bailing_hybrid", "kimi_linear", "qwen3_5", "qwen3_next")
+    },
     "cohere2_moe": [
         ({"expert_selection_fn": "argmax"}, "expert_selection_fn"),
         ({"shared_expert_combination_strategy": "first"}, "shared_expert_combination_strategy"),
         ({"use_qk_norm": True}, "use_qk_norm"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
     ],
     "deepseek_v3": [
         ({"scoring_func": "softmax"}, "scoring_func"),
@@ -74,6 +80,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"mlp_bias": True}, "mlp_bias"),
         ({"index_block": 3}, "index_block"),
     ],
+    "deepseek_v4": [({"vocab_size": 2**24 + 1}, "vocab_size = 16777217; .* to 16777216")],
     "dots3_note_published": [
         ({"per_layer_config": {"0": {"head_dim": 24}}}, "per_layer_config = .* layers with a win"),
         ({"per_layer_config": {"2": {"heads": 4}}}, "per_layer_config = "),
@@ -89,6 +96,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "exaone4": [({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern = 'LLLG'")],
     "falcon_h1": [
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"ssm_multipliers": [1.0]}, r"ssm_multipliers = \[1.0\]; give 5 numbers"),
         ({"mlp_multipliers": [1, None]}, r"mlp_multipliers = \[1, None\]; give 2 numbers"),
         ({"mamba_d_ssm": 70}, "must make up mamba_d_ssm = 70"),
@@ -172,6 +180,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         for bases in ([0, 10000.0], [0, 1, 2, "3"], 10000.0)
     ],
     "granitemoehybrid": [
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"layer_types": ["mamba", "moe"]}, r"layer_types = \['mamba', 'moe'\]"),
         ({"layer_types": [["mamba"], 1]}, r"layer_types = \[\['mamba'\], 1\]"),
         ({"layer_types": ["mamba"]}, "for each of 2 layers"),
@@ -230,6 +239,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"n_groups": 4}, "mamba_num_heads = 6, which n_groups = 4"),
     ],
     "olmo_hybrid": [
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"linear_num_key_heads": 3}, "linear_num_value_heads = 4, which .* = 3"),
     ],
     "phi3": [
@@ -271,6 +281,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ),
     ],
     "qwen4_exp": [
+        # Beyond it float32, in which rows tell tokens, does not hold each number.
+        ({"vocab_size": 2**24 + 1}, "vocab_size = 16777217; .* to 16777216"),
+        ({"image_token_id": 2**24 + 1}, "image_token_id = 16777217; .* to 16777216"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"indexer_budget": None}, "no indexer_budget"),
         ({"indexer_budget": 10}, "indexer_budget = 10, indexer_compress_ratio = 4"),
         ({"indexer_head_dim": 6}, "indexer_head_dim = 6"),

@@ -104,6 +104,16 @@ def write_media_case(name: str, folder: Path) -> Path:
     return folder
 
 
+def write_media_adapter(name: str, folder: Path) -> dict[str, Any]:
+    """Write the adapter of a case as PEFT does; return its config."""
+    given = json.loads((MEDIA / name / "adapter.json").read_text())
+    tensors = {key: tensor_of(key, tuple(shape)) for key, shape in given["tensors"].items()}
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+    (folder / "adapter_config.json").write_text(json.dumps(given["config"]))
+    return given["config"]
+
+
 @functools.cache
 def media_checkpoint_of(name: str) -> Path:
     """A folder of the case, kept as long as this process."""
@@ -130,16 +140,24 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
     return made[0], made[1], recipe
 
 
-def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
+def prepared_of(recipe: MediaRecipe, image: np.ndarray, *, beside: bool = False) -> PreparedMedia:
     """An image as the server prepares it, from the bytes of a file; a sound from its samples, and a
-    video from its frames, which need not be resized."""
+    video from its frames, which need not be resized.
+
+    beside: with media of another encoder in the prompt.
+    """
     if recipe.form is None:
-        return recipe.prepare(image)
+        return ((recipe.beside if beside else None) or recipe.prepare)(image)
     if image.ndim == 4:
         assert recipe.video is not None
-        indices, size = recipe.video.form.indices(len(image), RATE), image.shape[2:0:-1]
-        assert recipe.video.form.size(*size, len(indices)) == size
-        video = DecodedVideo(image[indices], tuple(indices), RATE, len(image))
+        indices = recipe.video.form.indices(len(image), RATE)
+        size = image.shape[2], image.shape[1]
+        fit = recipe.video.form.fit(*size, len(indices))
+        assert fit.resized == size
+        wide, high = fit.size
+        padded = np.zeros((len(indices), high, wide, 3), np.uint8)
+        padded[:, : size[1], : size[0]] = image[indices]
+        video = DecodedVideo(padded, tuple(indices), RATE, len(image))
         return recipe.video.prepare(video)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
@@ -156,10 +174,12 @@ def parts_of(
     order: of the images; None: as they are.
     """
     images, kinds, made = images_of(name), kinds_of(name), list[PreparedImage]()
-    for number in range(len(images)) if order is None else order:
+    numbers = range(len(images)) if order is None else order
+    beside = len({encoder_of(media, kinds[number]) for number in numbers}) > 1
+    for number in numbers:
         encoder = encoder_of(media, kinds[number])
         assert encoder is not None
-        parts = prepared_of(media[encoder], images[number]).parts
+        parts = prepared_of(media[encoder], images[number], beside=beside).parts
         made += [with_digest(part, "", encoder) for part in parts]
     return made
 

@@ -195,7 +195,7 @@ def test_as_many_frames_are_taken_as_a_file_says_evenly_over_the_video() -> None
     assert form.indices(100, 25.0) == [0, 50]
     assert form.indices(1, 25.0) == [0]  # transformers refuses a video with fewer
     assert form.all_indices(2) == [0, 1]
-    assert form.size(40, 28, 2) == (40, 28)
+    assert form.fit(40, 28, 2).size == (40, 28)
     with pytest.raises(RefusedVideo, match="3 images as frames: this model takes from 1 to 2"):
         form.all_indices(3)
     with pytest.raises(RefusedVideo, match="no frames"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from model_server.serving.batch_servable import BatchServable
+from sax.chat import Image
 from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedParameter
 from sax.passes import Embedded
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
@@ -108,6 +109,7 @@ async def test_an_input_that_cannot_be_read_is_named() -> None:
             "input has 101 tokens and this model's maximum context length is 100",
         ),
         (("a", "b" * 5000), PromptTooLong, "input 1 has 5000 tokens"),
+        (("a", Image(b"png")), UnsupportedParameter, "this model reads texts alone"),
     ]
     async with serving(FakeModels()) as served:
         await served.load(EMBEDDER, "fake.Embedder")

@@ -13,7 +13,7 @@ import pytest
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.passes.embed_loading import encoding_as
+from model_server.loading.passes.text_settings import encoding_as
 from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.registry import make_recipe

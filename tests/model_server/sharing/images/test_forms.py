@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from model_server.sharing.images.forms import (
+    CropsForm,
     LongestForm,
     MultiplesForm,
     SquareForm,
@@ -124,11 +125,36 @@ FORMS = [
     SquareForm(16, None, 3),
     MultiplesForm(28, 56, 100),
     LongestForm(28, 1540),
+    CropsForm(448, 36),
     TilesForm(336, 16),
 ]
 
 
 def test_a_form_comes_out_of_a_message_as_it_went_in() -> None:
     sent = msgspec.msgpack.encode(FORMS)
-    any_form = SquareForm | MultiplesForm | LongestForm | TilesForm
+    any_form = SquareForm | MultiplesForm | LongestForm | CropsForm | TilesForm
     assert msgspec.msgpack.decode(sent, type=list[any_form]) == FORMS
+
+
+def test_an_image_fills_one_side_of_a_grid_of_crops_as_in_the_reference() -> None:
+    """Sizes that transformers 5.24's Phi4MultimodalImageProcessor resizes to, by most crops."""
+    wanted = {
+        (36, 448, 448): (448, 448),
+        (36, 100, 50): (448, 224),
+        (36, 1000, 700): (1280, 896),
+        (36, 449, 448): (449, 448),
+        (36, 5000, 3000): (2240, 1344),
+        (36, 1792, 3136): (1792, 3136),
+        (36, 3000, 800): (3136, 836),
+        (36, 450, 9000): (448, 8960),
+        (36, 4480, 1793): (2238, 896),
+        (6, 1000, 700): (1280, 896),
+        (6, 5000, 3000): (1344, 806),
+        (6, 1792, 3136): (448, 784),
+        (6, 3000, 800): (1680, 448),
+        (6, 450, 9000): (134, 2688),
+        (6, 896, 900): (896, 900),
+        (6, 4480, 1793): (896, 358),
+    }
+    found = {key: CropsForm(448, key[0]).fit(*key[1:]).size for key in wanted}
+    assert found == wanted

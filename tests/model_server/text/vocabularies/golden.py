@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from model_server.text.tokenizer import HfTokenizer
 
+UNKNOWN = " \u2047 "  # how SentencePiece shows an unknown character; ours shows nothing
 PLACE = Path(__file__).parents[3] / "golden" / "vocabularies"
 
 
 class Answer(NamedTuple):
     text: str
     ids: list[int]
-    decoded: str | None  # None: not comparable
+    decoded: str
 
 
 def answers(name: str) -> list[Answer]:
@@ -27,7 +28,10 @@ def differences(tokenizer: HfTokenizer, name: str) -> list[tuple[str, list[int],
     found = []
     for text, ids, decoded in answers(name):
         ours, said = tokenizer.encode(text, add_bos=False), tokenizer.decode(ids)
-        if ours != ids or decoded not in (None, said):
+        shown = decoded
+        if UNKNOWN in decoded:  # a space that began the text may have been before the mark
+            shown, said = decoded.replace(UNKNOWN, "").lstrip(), said.lstrip()
+        if ours != ids or shown != said:
             found.append((text, ours, said))
     return found
 

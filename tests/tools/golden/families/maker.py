@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,39 +40,57 @@ ROWS = {case.name: case for table in _TABLES for case in table.CASES}
 CASES = [*ROWS, *saxml.CASES]
 
 
+class Reference(NamedTuple):
+    """What transformers makes of a config with the weights of their names."""
+
+    shapes: Shapes  # of tensors by the names of published checkpoints
+    prompt: np.ndarray  # i64[S]
+    found: np.ndarray  # f32[S, V] logits, of an encoder f32[S, D] hidden states
+    computed: Mapping[str, np.ndarray]  # tensors that transformers computes
+
+
 def make(name: str, into: Path) -> None:
     """Write one folder. Raises AssertionError for a case that proves too little."""
-    config = common.read_json(FOLDER / name / "config.json")
     if name in saxml.CASES:
         return saxml.make(FOLDER / name, into / name)
-    case = ROWS[name]
-    known, kind = config | dict(case.known_as), _class_of(config)
+    case, config = ROWS[name], common.read_json(FOLDER / name / "config.json")
+    made = reference_of(case, config)
+    for feature, changes in case.without.items():
+        other, _ = _run(case, changed(config, changes), made.shapes, made.prompt)
+        common.assert_changes(f"{name}: {feature}", made.found, other)
+    write(case, config, made, into / name)
+
+
+def reference_of(case: Case, config: Mapping[str, Any]) -> Reference:
+    """Raises AssertionError if in every prompt some choice of experts is close, and whatever
+    transformers raises for a config."""
+    saved = common.saved_shapes(_class_of(config), {**config, **case.known_as})
     made = {
         case.published(key): shape
-        for key, shape in common.saved_shapes(kind, known).items()
+        for key, shape in saved.items()
         if not key.endswith((*case.computed, *case.left_out))
     }
     shapes = case.stored(made)
     prompt, found = _first_clear(case, config, shapes)
-    computed = _computed(case, config, shapes)
-    for feature, changes in case.without.items():
-        other, _ = _run(case, changed(config, changes), shapes, prompt)
-        common.assert_changes(f"{name}: {feature}", found, other)
-    outputs = {"logits": found}
+    return Reference(shapes, prompt, found, _computed(case, config, shapes))
+
+
+def write(case: Case, config: Mapping[str, Any], made: Reference, folder: Path) -> None:
+    outputs = {"logits": made.found}
     if config["model_type"] in ENCODERS:
-        mean = found.mean(0)
-        outputs = {"hidden": found, "pooled": mean / np.linalg.norm(mean)}
-    told = f"{kind}, float32, eager attention, weights from random_tensor"
-    common.write_json(into / name / "config.json", config)
+        mean = made.found.mean(0)
+        outputs = {"hidden": made.found, "pooled": mean / np.linalg.norm(mean)}
+    told = f"{_class_of(config)}, float32, eager attention, weights from random_tensor"
+    common.write_json(folder / "config.json", config)
     common.write_case(
-        into / name,
-        shapes | case.spare(config),
-        common.how("families", name, told),
-        prompt=prompt,
+        folder,
+        made.shapes | case.spare(config),
+        common.how("families", case.name, told),
+        prompt=made.prompt,
         **outputs,
     )
-    if computed:
-        np.savez_compressed(into / name / "computed.npz", allow_pickle=False, **computed)
+    if made.computed:
+        np.savez_compressed(folder / "computed.npz", allow_pickle=False, **made.computed)
 
 
 def _class_of(config: Mapping[str, Any]) -> str:

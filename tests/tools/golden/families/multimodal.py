@@ -28,6 +28,8 @@ CASES = [
     Case("qwen3_omni_moe", without={"experts": {"text_config.num_experts_per_tok": 1}}),
     Case("qwen2_audio"),
     Case("voxtral", without={"theta": {"text_config.rope_theta": 10000.0}}),
+    Case("phi4_multimodal", without={"part": {"partial_rotary_factor": 0.5, "rope_scaling": None}}),
+    Case("granite_speech", without={"theta": {"text_config.rope_theta": 10000.0}}),
     Case("llava_with_mistral", tokens=21),
     Case(
         "kimi_k25",

@@ -65,6 +65,8 @@ class MediaCase:
     published: Callable[[str], str] = lambda name: name
     # Tensors as transformers saves them -> as published checkpoints hold the same numbers.
     stored: Callable[[Shapes], Shapes] = lambda shapes: shapes
+    # Settings of PEFT's LoraConfig: of an adapter that answers prompts with media, and no others.
+    adapter: Mapping[str, Any] = field(default_factory=dict)
     # Endings of tensors that transformers computes itself, which published checkpoints do not hold.
     left_out: tuple[str, ...] = ()
 
@@ -151,6 +153,10 @@ def sound_of(name: str, samples: int) -> np.ndarray:
     return (np.round(made * 2**15) / 2**15).astype(np.float32)
 
 
+_KERNELS = (".conv1.weight", ".conv2.weight", ".up_conv.weight", ".down_conv.weight")
+_KERNELS += (".pw_conv.weight", "ext_pw_conv_1d.weight")
+
+
 def tensor_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """A weight by its name: kernels of convolutions are drawn as the matrices that they are.
 
@@ -159,7 +165,7 @@ def tensor_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
     if name.endswith(("_min", "_max")):
         made = random_tensor(name, shape)
         return np.asarray(made if name.endswith("_max") else -made)
-    if len(shape) < 4 and not name.endswith((".conv1.weight", ".conv2.weight")):
+    if len(shape) < 4 and not name.endswith(_KERNELS):
         return random_tensor(name, shape)
     matrix = (int(np.prod(shape[:1])), int(np.prod(shape[1:])))
     return random_tensor(name.replace("embed", "kernel"), matrix).reshape(shape)

@@ -32,9 +32,16 @@ def see(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
 
 
 def vectors(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    model.language_model.register_forward_hook(_add_image_outputs)
     made = model.get_image_features(**seen.inputs).last_hidden_state
     rows = model.multi_modal_projector(made)
     return [each.flatten(0, 1) for each in rows.split([len(each) for each in seen.pieces])]
+
+
+def _add_image_outputs(text_model: Any, inputs: Any, output: Any) -> None:
+    """Give the text model's output a field that transformers 5.24 copies without having set it."""
+    if not hasattr(output, "image_outputs"):
+        output.image_outputs = None
 
 
 LLAMA4 = Reader(see, vectors)

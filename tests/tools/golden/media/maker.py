@@ -11,18 +11,30 @@ from the names (see case.tensor_of).
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from tests.tools.golden import common
 from tests.tools.golden.common import Shapes, changed
-from tests.tools.golden.media import gemma3, llama4, llava, omni, pixtral, qwen, sounds
+from tests.tools.golden.media import (
+    gemma3,
+    llama4,
+    llava,
+    omni,
+    phi4,
+    pixtral,
+    qwen,
+    sounds,
+    towers,
+)
 from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
 
-_TABLES = (gemma3, llama4, llava, omni, pixtral, qwen, sounds)
+_TABLES = (gemma3, llama4, llava, omni, phi4, pixtral, qwen, sounds, towers)
 _ROWS = {case.name: case for table in _TABLES for case in table.CASES}
 CASES = [*_ROWS]
 
@@ -45,7 +57,8 @@ def make(name: str, into: Path) -> None:
     common.write_json(into / name / "config.json", case.config)
     for file, content in case.processors.items():
         common.write_json(into / name / file, content)
-    others = {**seen.others, **({"order": np.asarray(case.order)} if case.order else {})}
+    adapted = _adapted(case, config, shapes, seen, prompt, into) if case.adapter else {}
+    others = {**seen.others, **adapted, **({"order": np.asarray(case.order)} if case.order else {})}
     told = f"{kind}, float32, eager attention, weights from tensor_of"
     common.write_case(
         into / name,
@@ -58,6 +71,41 @@ def make(name: str, into: Path) -> None:
         **{f"pieces_{n}": each for n, each in enumerate(seen.pieces)},
         **{f"rows_{n}": each for n, each in enumerate(rows)},
     )
+
+
+def _adapted(
+    case: MediaCase,
+    config: Mapping[str, Any],
+    shapes: Shapes,
+    seen: Seen,
+    prompt: Sequence[int],
+    into: Path,
+) -> dict[str, np.ndarray]:
+    """The prompt's logits with an adapter, which is written as adapter.json: config and shapes."""
+    import peft
+    import torch
+
+    kind = case.model or config["architectures"][0]
+    model = common.loaded(kind, config, {name: tensor_of(name, shapes[name]) for name in shapes})
+    with tempfile.TemporaryDirectory() as folder:
+        asked = peft.LoraConfig(r=3, lora_alpha=7, task_type="CAUSAL_LM", **case.adapter)
+        peft.get_peft_model(model, asked).save_pretrained(folder)
+        stored = Path(folder) / "adapter_model.safetensors"
+        made = {name: value.shape for name, value in sorted(load_file(stored).items())}
+        save_file({name: tensor_of(name, shape) for name, shape in made.items()}, stored)
+        written = common.read_json(Path(folder) / "adapter_config.json")
+        model = common.loaded(
+            kind, config, {name: tensor_of(name, shapes[name]) for name in shapes}
+        )
+        model.load_adapter(folder)
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor([prompt]), **seen.inputs).logits[0].numpy()
+    written["base_model_name_or_path"] = None
+    settings = {key: value for key, value in written.items() if value is not None}
+    parts = {"config": settings, "tensors": {name: list(shape) for name, shape in made.items()}}
+    (into / case.name).mkdir(parents=True, exist_ok=True)
+    (into / case.name / "adapter.json").write_text(common.lines(parts))
+    return {"adapted_logits": out}
 
 
 def _run(

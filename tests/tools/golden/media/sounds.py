@@ -1,4 +1,4 @@
-"""Qwen2-Audio, Voxtral, Gemma 3n and Gemma 4, whose images are in gemma3.py."""
+"""Qwen2-Audio, Voxtral, Gemma 3n and 4, whose images are in gemma3.py, and Granite Speech."""
 
 from __future__ import annotations
 
@@ -120,6 +120,24 @@ def vectors_4(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     return [caught[start + 1 : start + len(each) - 1] for start, each in rows]
 
 
+def stacked(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
+    """As Granite Speech's processor takes sounds of one length, which it does not fill up."""
+    from transformers import GraniteSpeechFeatureExtractor
+
+    process = GraniteSpeechFeatureExtractor.from_dict(case.preprocessor)
+    made = process(list(sounds))
+    rows = [[SOFT] * count for count in made["audio_embed_sizes"]]
+    inputs = {key: made[key] for key in ("input_features", "input_features_mask")}
+    return Seen(rows, inputs, [each.numpy() for each in made["input_features"]])
+
+
+def projected(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    """As they stand among the vectors of tokens, which the text model multiplies."""
+    made = model.get_audio_features(seen.inputs["input_features"]).pooler_output
+    return list(made * model.config.text_config.embedding_multiplier)
+
+
+GRANITE = Reader(stacked, projected)
 QWEN_AUDIO, VOXTRAL = Reader(hear, vectors), Reader(windows, vectors)
 
 CASES = [
@@ -173,4 +191,16 @@ CASES = [
         sounds=(641, 16_000, 4_000),
         without={"ahead": {"audio_config.attention_context_right": 0}},
     ),
+    # Of three blocks, the last in part, and of five windows, likewise.
+    MediaCase(
+        "granite_speech",
+        GRANITE,
+        sounds=(9_113, 9_113),
+        adapter={"target_modules": ["q_proj", "v_proj"], "rank_pattern": {"v_proj": 5}},
+        without={
+            "activation": {"projector_config.hidden_act": "relu"},
+        },
+    ),
+    # Whole blocks and windows; layers in the middle are read, one of them with its letters added.
+    MediaCase("granite_speech_plus", GRANITE, sounds=(11_039,)),
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model_server.models.media.media_recipe import DecodedVideo, VideoRecipe
-from model_server.sharing.videos.process import MOST_PIXELS, RefusedVideo
+from model_server.sharing.videos.process import MOST_PIXELS, RefusedVideo, VideoForm
 from sax.errors import CheckpointError
 from tests.model_server.models.media.media_cases import (
     MEDIA,
@@ -34,6 +34,11 @@ def recipe_of(name: str, **own: Any) -> VideoRecipe:
     return video_of(config, preprocessor_of(name))
 
 
+def form_of(recipe: VideoRecipe) -> VideoForm:
+    assert isinstance(recipe.form, VideoForm)
+    return recipe.form
+
+
 def video_of(config: dict[str, Any], preprocessor: dict[str, Any] | None) -> VideoRecipe:
     (media,) = made(config, preprocessor).media
     assert media.video is not None
@@ -43,7 +48,7 @@ def video_of(config: dict[str, Any], preprocessor: dict[str, Any] | None) -> Vid
 @pytest.mark.parametrize("name", [SECOND, THIRD])
 def test_frames_and_their_sizes_are_the_reference_processors(name: str) -> None:
     golden = golden_media_of(name)
-    form = msgspec.structs.replace(recipe_of(name).form, frame_most=MOST_PIXELS)
+    form = msgspec.structs.replace(form_of(recipe_of(name)), frame_most=MOST_PIXELS)
     for (total, rate), wanted in zip(LENGTHS, golden["chosen"], strict=True):
         assert form.indices(total, rate) == wanted[wanted >= 0].tolist(), (total, rate)
     for (frames, height, width), size in zip(SIZES, golden["sizes"].tolist(), strict=True):
@@ -90,22 +95,22 @@ def test_qwen3_writes_the_mean_time_of_each_pair_of_frames() -> None:
 
 def test_bounds_that_a_file_asks_for_hold_for_each_frame() -> None:
     """Of `cap_pixels_per_frame`: 100 frames of 900 pixels, of which the file allows fewer."""
-    form = recipe_of(SECOND, cap_pixels_per_frame=True, max_video_tokens=300).form
+    form = form_of(recipe_of(SECOND, cap_pixels_per_frame=True, max_video_tokens=300))
     assert form.size(48, 40, 4) == (48, 40)
     assert np.prod(form.size(48, 40, 100)) <= 345 < 48 * 40
-    third = recipe_of(THIRD, cap_pixels_per_frame=True, max_video_tokens=8).form
+    third = form_of(recipe_of(THIRD, cap_pixels_per_frame=True, max_video_tokens=8))
     assert np.prod(third.size(160, 160, 8)) <= 537
-    assert np.prod(recipe_of(THIRD).form.size(160, 160, 8)) > 537
+    assert np.prod(form_of(recipe_of(THIRD)).size(160, 160, 8)) > 537
 
 
 def test_a_file_of_images_stands_in_for_one_of_videos() -> None:
-    form = video_of(media_config_of(SECOND), preprocessor_of(SECOND)).form
+    form = form_of(video_of(media_config_of(SECOND), preprocessor_of(SECOND)))
     assert (form.least, form.most, form.rate, form.most_frames) == (256, 1920, 2.0, 768)
 
 
 def test_a_video_of_one_frame_or_of_stripes_is_refused() -> None:
     for name in CASES:
-        form = recipe_of(name).form
+        form = form_of(recipe_of(name))
         with pytest.raises(RefusedVideo, match="has 1 frames, and this model takes 2 or more"):
             form.indices(1, 25.0)
         with pytest.raises(RefusedVideo, match="at most 200 times the other"):
