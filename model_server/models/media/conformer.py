@@ -142,7 +142,7 @@ class RunningNorm(nnx.Module):
         return (x - mean) * jax.lax.rsqrt(spread + self.epsilon) * self.scale[...][None, None, None]
 
 
-class FrameHalving(nnx.Module):
+class NormedHalving(nnx.Module):
     def __init__(
         self, halving: Halving, inputs: int, name: str, shape: ConformerShape, form: WeightForm
     ) -> None:
@@ -313,7 +313,7 @@ class LightConvolution(nnx.Module):
         return x + self.end(self.shape.activation(self.norm(made)))
 
 
-class ConformerLayer(nnx.Module):
+class NearConformerLayer(nnx.Module):
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         names, size, self.clip = shape.names, shape.embed, shape.clip
         self.first = ClippedFeedForward(shape, f"{prefix}.{names.first_ffw}", form)
@@ -337,22 +337,22 @@ class ConformerLayer(nnx.Module):
         return jnp.clip(x, -self.clip, self.clip)
 
 
-class Conformer(nnx.Module):
+class NearConformer(nnx.Module):
     """Maps frames of sounds to a vector for some of them each."""
 
     def __init__(self, shape: ConformerShape, blocks: Sequence[str], form: WeightForm) -> None:
         """blocks: names of the convolutions in front."""
         front, inputs, bins = f"{_TOWER}.subsample_conv_projection", 1, shape.bins
-        self.embed, convolutions = shape.embed, list[FrameHalving]()
+        self.embed, convolutions = shape.embed, list[NormedHalving]()
         for halving, name in zip(shape.halvings, blocks, strict=True):
-            convolutions.append(FrameHalving(halving, inputs, f"{front}.{name}", shape, form))
+            convolutions.append(NormedHalving(halving, inputs, f"{front}.{name}", shape, form))
             inputs = halving.channels
             bins = (bins + 2 - halving.kernel[1]) // halving.stride[1] + 1
         self.front = nnx.List(convolutions)
         inwards = (f"{front}.input_proj_linear.weight",)
         self.inwards = Linear(shape.embed, bins * inputs, ("embed", None), inwards, form=form)
         names = (f"{_TOWER}.{shape.names.layer}.{at}" for at in range(shape.layers))
-        self.layers = nnx.List([ConformerLayer(shape, name, form) for name in names])
+        self.layers = nnx.List([NearConformerLayer(shape, name, form) for name in names])
 
     def __call__(
         self, frames: jax.Array, given: jax.Array, heard: jax.Array
@@ -401,7 +401,7 @@ class Gemma3nSounds(nnx.Module):
         """reduction: places of which one is kept."""
         size = shape.embed
         self.ids, self.reduction, self.together = ids, reduction, shape.together
-        self.tower = Conformer(shape, ("conv_0", "conv_1"), form)
+        self.tower = NearConformer(shape, ("conv_0", "conv_1"), form)
         self.table = weight(
             (ids.vocab, size),
             (None, None),
@@ -435,7 +435,7 @@ class Gemma4Sounds(nnx.Module):
 
     def __init__(self, shape: ConformerShape, width: int, embed: int, form: WeightForm) -> None:
         """width: of the conformer's vectors as the embedder takes them."""
-        self.tower = Conformer(shape, ("layer0", "layer1"), form)
+        self.tower = NearConformer(shape, ("layer0", "layer1"), form)
         kernel, bias = dense(f"{_TOWER}.output_proj")
         self.out = Linear(width, shape.embed, ("embed", None), kernel, form=form, bias=bias)
         self.norm = UnitNorm(shape.epsilon)
