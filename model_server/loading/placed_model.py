@@ -176,8 +176,16 @@ class PlacedModel:
 
     @property
     def prefill_block(self) -> int:
-        """Return the tokens of a block, at most; see `block`."""
-        return _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
+        """Return the tokens of a block, at most; see `block`.
+
+        A step holds the largest image whose tokens see each other, if larger blocks on CPUs do.
+        """
+        if self.layout.platform != "cpu":
+            return _PREFILL_BLOCK
+        media, block = media_limits(self.recipe), _CPU_PREFILL_BLOCK
+        while media and block < _PREFILL_BLOCK and block * max(PREFILL_BLOCKS) < media.joined:
+            block *= 2
+        return block
 
     def block(self, page_size: int) -> int:
         """Return the tokens of a block; where layers keep a state, it has no border of a page."""

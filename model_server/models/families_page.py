@@ -89,7 +89,8 @@ _MEANINGS = {
     "SOUNDS": "the same of sounds in prompts (see [sounds in prompts](#sounds-in-prompts))",
     "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
     "their proportions (Qwen-VL, Kimi, GLM, MiniMax; of Pixtral's tower no side is longer than its "
-    "root); null: the checkpoint's bound, or what becomes 1280 tokens if that is less",
+    "root; of Gemma 4 the largest budget of tokens that is no more); null: the checkpoint's bound, "
+    "or what becomes 1280 tokens if that is less",
     "MEDIA_ROWS": "vectors of images that are kept in memory at once, for all requests; at least "
     "those of two images of the largest size; null: these, or 4096 if that is more",
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '

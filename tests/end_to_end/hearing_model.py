@@ -38,11 +38,12 @@ GEMMAS = {"gemma3n": GEMMA_3N, "gemma4": GEMMA_4}
 
 
 def _gemma_template(soft: str) -> str:
-    """As the published ones write a sound: its one token, for the processor to expand."""
+    """As the published ones write a sound or image: its one token, for the processor to expand."""
     return (
         "{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' }}"
         "{% for part in message['content'] %}"
         "{% if part['type'] == 'audio' %}{{ '" + soft + "' }}"
+        "{% elif part['type'] == 'image' %}{{ '<|image|>' }}"
         "{% elif part['type'] == 'text' %}{{ part['text'] | trim }}{% endif %}{% endfor %}"
         "{% endfor %}{{ 'model: ' }}"
     )

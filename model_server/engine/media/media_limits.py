@@ -26,6 +26,7 @@ class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
     columns: int  # K: numbers of its place
     per_row: int  # pieces that become one vector
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
+    least: int = 1  # rows of the smallest image, where tokens see each other: kernels count on it
     together: int = 0  # inputs of a batch; 0: as many as take no longer than the largest one alone
     adapter: int = 0  # place of the checkpoint's own, for prompts with such media; 0: it has none
 
@@ -33,11 +34,6 @@ class EncoderLimits(msgspec.Struct, frozen=True, kw_only=True):
     def largest(self) -> int:
         """Rows of the largest image."""
         return self.pieces[-1] // self.per_row
-
-    @property
-    def least(self) -> int:
-        """Rows of the smallest image, where the kernels depend on it: all are of one size then."""
-        return self.largest if self.bidirectional and len(self.pieces) == 1 else 1
 
     def images(self, size: int) -> int:
         """Return how many images of so many pieces one batch takes."""

@@ -91,8 +91,7 @@ def _check_size(span: MediaSpan, encoder: EncoderLimits) -> None:
     one = "a sound" if encoder.kind == "audio" else "an image"
     if span.rows < encoder.least:
         raise InvalidRequest(
-            f"{one} of {span.rows} tokens is smaller than this model's, which all have "
-            f"{encoder.least}",
+            f"{one} of {span.rows} tokens is smaller than this model's, which have {encoder.least}",
             param="messages",
         )
     if span.count > encoder.pieces[-1] or span.rows > encoder.largest:

@@ -50,9 +50,13 @@ class ScoredPrompts(EnginePart[_ScoreProgress]):
         unscored, block = self._unscored(sequence), self.limits.prefill_block
         if unscored >= sequence.finish_at:
             return length  # needs at most one logit row
-        scorable = max(unscored - sequence.launched, 0) + logit_rows
+        before = max(unscored - sequence.launched, 0)
+        scorable = before + logit_rows
         if length > scorable:
-            return max(scorable - scorable % block, min(scorable, block))
+            whole = scorable - scorable % block
+            if sequence.request.media and whole <= before:
+                return scorable  # what comes before may be an image that no chunk may cut
+            return max(whole, min(scorable, block))
         return length
 
     def fill(self, sequence: Sequence, row: Row) -> Row:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from model_server.engine.media.media_limits import BatchShape, EncoderLimits, MediaLimits
 from model_server.models.media.media_recipe import MediaRecipe, names_of, text_only
-from model_server.models.media.tower_attention import QUERIES
+from model_server.models.media.tower_layer import QUERIES
 from model_server.models.recipe import Recipe
 from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.weight import Blueprint
@@ -49,6 +49,7 @@ def _encoder_limits(media: MediaRecipe, room: AdapterRoom | None) -> EncoderLimi
         columns=media.columns,
         per_row=media.per_row,
         bidirectional=media.bidirectional,
+        least=media.least,
         together=media.together,
         adapter=0 if room is None else room.place_of(media.kind),
     )
@@ -63,7 +64,7 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
         raise InvalidRequest(
             f"an image of this model has up to {limits.joined} tokens, which see each other and "
             f"so are computed in one step, and a step here takes at most {most}: publish with "
-            "IMAGES=false, for text only",
+            "IMAGES=false, for text only, or a lower IMAGE_PIXELS where that bounds images",
             param="overrides.IMAGES",
         )
 

@@ -164,6 +164,7 @@ def _recipe(sizes: Gemma3Sizes, token: int, processor: tuple[SquareForm, Scales]
         width=sizes.embed,
         pieces=(-(-(tower.side**2) // per_row) * per_row,),
         bidirectional=True,
+        least=sizes.rows,
     )
 
 

@@ -94,12 +94,14 @@ class Bounded(nnx.Module):
         inputs: int,
         axes: tuple[str | None, str | None],
         name: str,
-        shape: ConformerShape,
         form: WeightForm,
+        *,
+        matrix: str = ".linear",  # what follows the name in that of the kernel
+        clipped: bool,
     ) -> None:
-        kernel = (f"{name}{shape.names.matrix}.weight",)
+        kernel = (f"{name}{matrix}.weight",)
         self.linear = Linear(outputs, inputs, axes, kernel, form=form)
-        ends = ("input_min", "input_max", "output_min", "output_max") if shape.clipped else ()
+        ends = ("input_min", "input_max", "output_min", "output_max") if clipped else ()
         self.bounds = nnx.List(
             [weight((), (), (f"{name}.{end}",), dtype=jnp.float32) for end in ends]
         )
@@ -109,6 +111,17 @@ class Bounded(nnx.Module):
             return self.linear(x)
         low, high, least, most = (bound[...] for bound in self.bounds)
         return jnp.clip(self.linear(jnp.clip(x, low, high)), least, most)
+
+
+def _bounded(
+    shape: ConformerShape,
+    sizes: tuple[int, int],
+    axes: tuple[str | None, str | None],
+    name: str,
+    form: WeightForm,
+) -> Bounded:
+    """Return a projection of a conformer; sizes: of its outputs and inputs."""
+    return Bounded(*sizes, axes, name, form, matrix=shape.names.matrix, clipped=shape.clipped)
 
 
 class RunningNorm(nnx.Module):
@@ -129,7 +142,7 @@ class RunningNorm(nnx.Module):
         return (x - mean) * jax.lax.rsqrt(spread + self.epsilon) * self.scale[...][None, None, None]
 
 
-class FrameHalving(nnx.Module):
+class NormedHalving(nnx.Module):
     def __init__(
         self, halving: Halving, inputs: int, name: str, shape: ConformerShape, form: WeightForm
     ) -> None:
@@ -176,7 +189,7 @@ class NearAttention(nnx.Module):
         rows: tuple[str | None, str | None] = (axis, "embed")
         self.shape, self.size = shape, size // shape.heads
         self.q, self.k, self.v = (
-            Bounded(size, size, rows, f"{prefix}.{name}.{part}_proj", shape, form)
+            _bounded(shape, (size, size), rows, f"{prefix}.{name}.{part}_proj", form)
             for part in ("q", "k", "v")
         )
         positions = (f"{prefix}.{shape.names.positions}.weight",)
@@ -185,7 +198,7 @@ class NearAttention(nnx.Module):
             (self.size,), (None,), (f"{prefix}.{name}.per_dim_scale",), dtype=jnp.float32
         )
         columns: tuple[str | None, str | None] = ("embed", axis)
-        self.post = Bounded(size, size, columns, f"{prefix}.{shape.names.post}", shape, form)
+        self.post = _bounded(shape, (size, size), columns, f"{prefix}.{shape.names.post}", form)
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
         """Maps f32[S * T, D] to the same; there: bool[S, T], places of the sounds."""
@@ -257,8 +270,9 @@ class ClippedFeedForward(nnx.Module):
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         size, self.shape = shape.embed, shape
         self.before = _norm(size, f"{prefix}.pre_layer_norm")
-        self.up = Bounded(4 * size, size, ("ffw", "embed"), f"{prefix}.ffw_layer_1", shape, form)
-        self.down = Bounded(size, 4 * size, ("embed", "ffw"), f"{prefix}.ffw_layer_2", shape, form)
+        up, down = f"{prefix}.ffw_layer_1", f"{prefix}.ffw_layer_2"
+        self.up = _bounded(shape, (4 * size, size), ("ffw", "embed"), up, form)
+        self.down = _bounded(shape, (size, 4 * size), ("embed", "ffw"), down, form)
         self.after = _norm(size, f"{prefix}.post_layer_norm")
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -273,7 +287,8 @@ class LightConvolution(nnx.Module):
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         size, self.shape = shape.embed, shape
         self.before = _norm(size, f"{prefix}.pre_layer_norm", shape.epsilon)
-        self.start = Bounded(2 * size, size, (None, "embed"), f"{prefix}.linear_start", shape, form)
+        start, end = f"{prefix}.linear_start", f"{prefix}.linear_end"
+        self.start = _bounded(shape, (2 * size, size), (None, "embed"), start, form)
         self.kernel = weight(
             (size, 1, shape.width),
             (None,) * 3,
@@ -282,7 +297,7 @@ class LightConvolution(nnx.Module):
             spread=0.02,
         )
         self.norm = _norm(size, f"{prefix}.conv_norm", shape.epsilon)
-        self.end = Bounded(size, size, (None, "embed"), f"{prefix}.linear_end", shape, form)
+        self.end = _bounded(shape, (size, size), (None, "embed"), end, form)
 
     def __call__(self, x: jax.Array, sounds: int) -> jax.Array:
         """Maps f32[S * T, D] to the same."""
@@ -298,7 +313,7 @@ class LightConvolution(nnx.Module):
         return x + self.end(self.shape.activation(self.norm(made)))
 
 
-class ConformerLayer(nnx.Module):
+class NearConformerLayer(nnx.Module):
     def __init__(self, shape: ConformerShape, prefix: str, form: WeightForm) -> None:
         names, size, self.clip = shape.names, shape.embed, shape.clip
         self.first = ClippedFeedForward(shape, f"{prefix}.{names.first_ffw}", form)
@@ -322,22 +337,22 @@ class ConformerLayer(nnx.Module):
         return jnp.clip(x, -self.clip, self.clip)
 
 
-class Conformer(nnx.Module):
+class NearConformer(nnx.Module):
     """Maps frames of sounds to a vector for some of them each."""
 
     def __init__(self, shape: ConformerShape, blocks: Sequence[str], form: WeightForm) -> None:
         """blocks: names of the convolutions in front."""
         front, inputs, bins = f"{_TOWER}.subsample_conv_projection", 1, shape.bins
-        self.embed, convolutions = shape.embed, list[FrameHalving]()
+        self.embed, convolutions = shape.embed, list[NormedHalving]()
         for halving, name in zip(shape.halvings, blocks, strict=True):
-            convolutions.append(FrameHalving(halving, inputs, f"{front}.{name}", shape, form))
+            convolutions.append(NormedHalving(halving, inputs, f"{front}.{name}", shape, form))
             inputs = halving.channels
             bins = (bins + 2 - halving.kernel[1]) // halving.stride[1] + 1
         self.front = nnx.List(convolutions)
         inwards = (f"{front}.input_proj_linear.weight",)
         self.inwards = Linear(shape.embed, bins * inputs, ("embed", None), inwards, form=form)
         names = (f"{_TOWER}.{shape.names.layer}.{at}" for at in range(shape.layers))
-        self.layers = nnx.List([ConformerLayer(shape, name, form) for name in names])
+        self.layers = nnx.List([NearConformerLayer(shape, name, form) for name in names])
 
     def __call__(
         self, frames: jax.Array, given: jax.Array, heard: jax.Array
@@ -386,7 +401,7 @@ class Gemma3nSounds(nnx.Module):
         """reduction: places of which one is kept."""
         size = shape.embed
         self.ids, self.reduction, self.together = ids, reduction, shape.together
-        self.tower = Conformer(shape, ("conv_0", "conv_1"), form)
+        self.tower = NearConformer(shape, ("conv_0", "conv_1"), form)
         self.table = weight(
             (ids.vocab, size),
             (None, None),
@@ -420,7 +435,7 @@ class Gemma4Sounds(nnx.Module):
 
     def __init__(self, shape: ConformerShape, width: int, embed: int, form: WeightForm) -> None:
         """width: of the conformer's vectors as the embedder takes them."""
-        self.tower = Conformer(shape, ("layer0", "layer1"), form)
+        self.tower = NearConformer(shape, ("layer0", "layer1"), form)
         kernel, bias = dense(f"{_TOWER}.output_proj")
         self.out = Linear(width, shape.embed, ("embed", None), kernel, form=form, bias=bias)
         self.norm = UnitNorm(shape.epsilon)

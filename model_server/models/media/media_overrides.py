@@ -7,7 +7,13 @@ from typing import Any
 
 from model_server.checkpoints.media_part import without_media
 from model_server.models.media.media_recipe import CONFIGS, OVERRIDES, MediaRecipe
-from model_server.sharing.images.forms import CanvasForm, LongestForm, MultiplesForm, PaddedForm
+from model_server.sharing.images.forms import (
+    BudgetForm,
+    CanvasForm,
+    LongestForm,
+    MultiplesForm,
+    PaddedForm,
+)
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
@@ -18,7 +24,7 @@ MEDIA_DEFAULTS: Mapping[str, Any] = {
     # most pixels of an image, where it keeps its proportions; null: the checkpoint's, within bounds
     "IMAGE_PIXELS": None,
 }
-_BOUNDED = (CanvasForm, LongestForm, MultiplesForm, PaddedForm)
+_BOUNDED = (BudgetForm, CanvasForm, LongestForm, MultiplesForm, PaddedForm)
 _MOST_ROWS = 2**22
 _USUAL_ROWS = 4096
 _IMAGES = 2  # the largest ones that the buffer holds: one is read while the next is written

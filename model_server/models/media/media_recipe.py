@@ -102,6 +102,7 @@ class MediaRecipe:
     seconds: int = 0  # the longest sound, rounded up; 0: images
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
+    least: int = 1  # vectors of the smallest image
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
     video: VideoRecipe | None = None  # None: it takes no videos

@@ -25,8 +25,11 @@ def _shades(colours: Colours, dtype: np.dtype) -> Shades:
     return (centred / np.asarray(colours.deviation, dtype)).astype(np.float32)
 
 
-def patches_of(pixels: np.ndarray, shades: Shades, patch: int, merged: int) -> np.ndarray:
-    """Cut u8[h, w, 3] into f32[p, 3 * patch * patch]: colour, row and column of each patch.
+def patches_of(
+    pixels: np.ndarray, shades: Shades, patch: int, merged: int, *, colours_last: bool = False
+) -> np.ndarray:
+    """Cut u8[h, w, 3] into f32[p, 3 * patch * patch]: colour, row and column of each patch, or row,
+    column and colour.
 
     Patches that become one vector, a square of `merged` by `merged`, lie behind each other; so do
     such squares from left to right, then down.
@@ -34,7 +37,8 @@ def patches_of(pixels: np.ndarray, shades: Shades, patch: int, merged: int) -> n
     high, wide = (side // (patch * merged) for side in pixels.shape[:2])
     numbers = np.stack([np.take(shades[:, c], pixels[..., c]) for c in range(3)])
     parts = numbers.reshape(3, high, merged, patch, wide, merged, patch)
-    return parts.transpose(1, 4, 2, 5, 0, 3, 6).reshape(-1, 3 * patch * patch)
+    inner = (3, 6, 0) if colours_last else (0, 3, 6)
+    return parts.transpose(1, 4, 2, 5, *inner).reshape(-1, 3 * patch * patch)
 
 
 def places_of(high: int, wide: int, merged: int) -> np.ndarray:

@@ -114,6 +114,32 @@ class LongestForm(msgspec.Struct, frozen=True, array_like=True, tag="longest"):
         return ImageFit((wide, high), (0, 0, wide, high))
 
 
+class BudgetForm(msgspec.Struct, frozen=True, array_like=True, tag="budget"):
+    """An image fills as many squares of `factor` as it may in its own proportions.
+
+    The rounding is that of transformers' Gemma4ImageProcessor.
+    """
+
+    factor: int
+    most: int  # squares
+    resample: int = BICUBIC
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        by = math.sqrt(self.most * self.factor**2 / (width * height))
+        wide, high = (math.floor(by * side / self.factor) for side in (width, height))
+        if not wide or not high:
+            long, short = max(width, height), min(width, height)
+            row = min(long // short, self.most), 1
+            wide, high = row if not high else reversed(row)
+        size = wide * self.factor, high * self.factor
+        return ImageFit(size, (0, 0, *size))
+
+
 class PaddedForm(msgspec.Struct, frozen=True, array_like=True, tag="padded"):
     """No image grows; each side becomes a multiple of `factor` by black at the right and below.
 
@@ -380,6 +406,7 @@ ImageForm = (
     SquareForm
     | MultiplesForm
     | LongestForm
+    | BudgetForm
     | PaddedForm
     | CanvasForm
     | CropsForm

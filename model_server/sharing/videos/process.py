@@ -10,7 +10,7 @@ import msgspec
 
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.sharing.images.forms import BICUBIC, CanvasForm, ImageFit, PaddedForm
+from model_server.sharing.images.forms import BICUBIC, BudgetForm, CanvasForm, ImageFit, PaddedForm
 
 MAX_SIDES = 200  # the longer side of a frame in shorter ones, as in transformers
 MAX_FRAME_PIXELS = 1 << 24  # of a frame as it was sent
@@ -156,6 +156,36 @@ class FramesForm(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
         return fit
 
 
+class SampledForm(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
+    """Some frames, evenly over the video, each an image by itself.
+
+    Source: the sampling of `BaseVideoProcessor` of transformers, which Gemma 4's has; it refuses a
+    video with fewer frames, of which all are taken here.
+    """
+
+    image: BudgetForm
+    frames: int
+
+    @property
+    def resample(self) -> int:
+        return self.image.resample
+
+    def indices(self, total: int, rate: float) -> list[int]:
+        """Return the frames to take of so many, whatever their rate is. Raises RefusedVideo."""
+        if not total:
+            raise RefusedVideo("has no frames")
+        count = min(self.frames, total)
+        return [number * total // count for number in range(count)]
+
+    def all_indices(self, total: int) -> list[int]:
+        """Return all frames of a video that a client sent as images. Raises RefusedVideo."""
+        return _all(total, 1, self.frames)
+
+    def fit(self, width: int, height: int, frames: int) -> ImageFit:
+        """Return how each of so many frames is brought to the form."""
+        return self.image.fit(width, height)
+
+
 class CanvasVideoForm(msgspec.Struct, frozen=True, array_like=True, tag="canvas"):
     """Every frame lies on a canvas; the more there are, the smaller it is.
 
@@ -232,7 +262,7 @@ def _all(total: int, least: int, most: int) -> list[int]:
     return [*range(total)]
 
 
-AnyVideoForm = VideoForm | FramesForm | CanvasVideoForm
+AnyVideoForm = VideoForm | FramesForm | CanvasVideoForm | SampledForm
 
 
 def rate_of(told: float | None) -> float:

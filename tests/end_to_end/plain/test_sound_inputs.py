@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from PIL import Image
 
 import sax
 from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.hearing_model import CASE, GEMMAS, VOXTRAL, hearing_model
-from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
+from tests.model_server.models.media.media_cases import images_of, kinds_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
 
 AUDIO = "/sax/test/audio"
@@ -45,9 +46,16 @@ def sound(number: int, case: str = CASE) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
+def image(number: int, case: str) -> dict[str, Any]:
+    file = io.BytesIO()
+    Image.fromarray(images_of(case)[number]).save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
 def messages(*order: int, case: str = CASE) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = [{"type": "text", "text": "Hear"}]
-    parts += [sound(number, case) for number in order]
+    kinds, parts = kinds_of(case), [{"type": "text", "text": "Hear"}]
+    parts += [(image if kinds[each] == "image" else sound)(each, case) for each in order]
     return [{"role": "user", "content": [*parts, {"type": "text", "text": "?"}]}]
 
 
@@ -91,14 +99,16 @@ def test_a_chat_about_sounds_is_the_whole_models(
 def test_a_chat_about_sounds_of_other_kinds_of_models_is_the_whole_models(
     cell: Cell, tmp_path: Path, case: str
 ) -> None:
-    """Of several windows (Voxtral); with tokens around a sound that no template writes (Gemma)."""
-    model, asked = f"/sax/test/{case}", messages(1, 0, case=case)
+    """Of several windows (Voxtral); with tokens around a sound that no template writes (Gemma), and
+    images around it (Gemma 4)."""
+    order = (3, 1, 0) if "image" in kinds_of(case) else (1, 0)
+    model, asked = f"/sax/test/{case}", messages(*order, case=case)
     folder = hearing_model(tmp_path / case, case)
-    context = 256 if case == VOXTRAL else 128
+    context = 128 if case == "gemma3n" else 256
     overrides = {"MAX_CONTEXT": context, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
     cell.publish(str(folder), model=model, model_path="auto", overrides=overrides)
     ids = post(cell, "/tokenize", model, messages=asked)["tokens"]
-    assert chat(cell, asked, model) == whole_answer(ids, 1, 0, case=case)
+    assert chat(cell, asked, model) == whole_answer(ids, *order, case=case)
     cell.sax("unpublish", model)
 
 

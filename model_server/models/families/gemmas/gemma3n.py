@@ -378,7 +378,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         final=final,
         expand=expand,
         versions=versions,
-        media=gemma3n_sounds(keys, embed),
+        media=[gemma3n_sounds(keys, embed)],
     )
 
 

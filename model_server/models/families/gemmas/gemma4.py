@@ -1,6 +1,6 @@
 """Gemma 4: larger heads where all is seen, shared keys, inputs per layer, experts beside the rest.
 
-What hears is `media/gemma_sounds`; what sees is not read.
+What hears is `media/gemma_sounds`, what sees `media/gemma4_vision_encoder`.
 Source: Google 2026, "Gemma 4"; names and config keys are those of Hugging Face's
 `Gemma4ForCausalLM` and `Gemma4ForConditionalGeneration`.
 """
@@ -39,6 +39,7 @@ from model_server.models.layers.lending.lent_attention import KeysValues, LentAt
 from model_server.models.layers.lending.per_layer import PerLayerGate
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import Router, Routes, SoftmaxChoice, checked_count
+from model_server.models.media.gemma4_vision_encoder import IMAGE_KEYS, gemma4_vision
 from model_server.models.media.gemma_sounds import SOUND_KEYS, gemma4_sounds
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm, weight
@@ -126,15 +127,13 @@ class ScaledSandwichLayer(nnx.Module):
         return x * self.scale[...][None], pages, lent
 
 
-# Tokens around those of sounds, and tokens and sizes of the encoder of images.
+# Tokens around those of sounds and images, and how many an image once had.
 _UNUSED = ignored(
     "boa_token_id",
     "boi_token_id",
     "eoa_token_id",
     "eoa_token_index",
     "eoi_token_id",
-    "image_token_id",
-    "video_token_id",
     "vision_soft_tokens_per_image",
 )
 KEYS = KnownKeys(
@@ -160,7 +159,7 @@ KEYS = KnownKeys(
         "use_double_wide_mlp",
         "vocab_size_per_layer_input",
         "pad_token_id",
-        *SOUND_KEYS,
+        *dict.fromkeys((*IMAGE_KEYS, *SOUND_KEYS)),
     ),
     {**DECODER_OFF, **_UNUSED},
 )
@@ -251,11 +250,13 @@ def ropes_of(keys: ConfigKeys, whole: int, local: int) -> tuple[Rope, Rope]:
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, DEFAULTS)
-    keys.only("use_bidirectional_attention", None, "vision")  # tokens of images are not read
+    keys.only("use_bidirectional_attention", None, "vision")
     slides = slides_of(keys)
     lenders, (whole, local) = lenders_of(keys, slides), shapes_of(keys)
     of_whole, of_local = ropes_of(keys, whole.head_dim, local.head_dim)
     gated = keys.whole("hidden_size_per_layer_input", least=0) > 0
+    sees = keys.get("use_bidirectional_attention") is not None and any(slides)
+    joined = local.window if sees else None
 
     def layer(index: int, form: WeightForm) -> ScaledSandwichLayer:
         name, borrows = f"model.layers.{index}", lenders[index] is not None
@@ -291,7 +292,10 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             other if differs and not slide and lender is None else None
             for slide, lender in zip(slides, lenders, strict=True)
         ],
-        media=gemma4_sounds(keys, local.embed),
+        media=[
+            gemma4_vision(keys, values, local.embed, joined),
+            gemma4_sounds(keys, local.embed),
+        ],
         filler=keys.whole("pad_token_id", 0, least=0),
     )
 

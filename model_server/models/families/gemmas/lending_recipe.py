@@ -43,14 +43,14 @@ def lending_recipe(
     expand: BuildPart | None = None,
     versions: int = 1,
     others: Sequence[HeadShape | None] = (),
-    media: MediaRecipe | None = None,
+    media: Sequence[MediaRecipe | None] = (),
     filler: int = 0,
 ) -> Recipe:
     """Build a recipe over layers as `LendingDecoder` calls them.
 
     shape: of layers that cache as most do. lenders, ropes, windows, others: of each layer.
     final: of the last stream; None: an RMS norm. expand: of the embedding; None: it is the stream.
-    versions: of a token in the stream. media: of its encoder. filler: the token whose inputs per
+    versions: of a token in the stream. media: of its encoders. filler: the token whose inputs per
     layer those of media have.
     """
     size, stream = keys.whole("hidden_size_per_layer_input", least=0), versions * shape.embed
@@ -86,7 +86,7 @@ def lending_recipe(
         vocab=keys.whole("vocab_size"),
         windows=tuple(windows),
         unused=_spare_tensors(lenders),
-        media=encoders(media),
+        media=encoders(*media),
         **serving(values, keys.whole("max_position_embeddings")),
     )
 

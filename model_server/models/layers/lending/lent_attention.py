@@ -7,6 +7,7 @@ places, because every kernel writes before it reads.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -85,6 +86,8 @@ class LentAttention(nnx.Module):
             keys, values = rest[0], rest[-1]
             lent = KeysValues(rotation(self.k_norm(keys)), self.v_norm(values))
         q = rotation(self.q_norm(q))
+        if s.window is None:  # of Gemma 4 layers with a window alone see an image to its end
+            batch = replace(batch, block_ahead=None)
         mixed, pages = batch.attend(pages, q, *lent, scale=s.scale, window=s.window)
         return self.out(mixed.reshape(x.shape[0], -1)), pages, lent
 

@@ -20,11 +20,11 @@ from flax import nnx
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import project, run_layer
 from model_server.models.layers.rope import Rotary, rope_frequencies
-from model_server.models.media.tower_attention import attend
 from model_server.models.media.tower_layer import (
     ScaledTowerLayer,
     TowerAttention,
     TowerLayer,
+    attend,
     dense,
 )
 from model_server.models.weights.source import Tensor, cut

@@ -226,6 +226,17 @@ def test_an_image_that_one_chunk_must_hold_is_computed_however_slow_prompts_go()
     driven.run()
 
 
+def test_what_follows_an_image_that_one_chunk_must_hold_is_scored():
+    """The logit rows end behind the image, and the last whole block of four tokens within it."""
+    asked = request((1, 2), [50] * 5, (3, 4, 5, 6), max_tokens=0)
+    driven = driven_by(limits(ITSELF, slots=2, max_logit_rows=2))
+    id = driven.add(replace(asked, score_from=8))
+    driven.run()
+    tokens = seen(asked)
+    wanted = tuple(logprob(tokens[:at], tokens[at]) for at in (8, 9, 10))
+    assert driven.last(id).result.target_logprobs == wanted
+
+
 def test_limits_that_could_never_hold_an_image_are_refused():
     for changes, words in (
         ({"media": replace(MEDIA, rows=7)}, "the largest needs 8"),

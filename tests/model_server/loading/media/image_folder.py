@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.models.media.media_cases import write_media_case
 from tests.tools.golden.media import sounds
-from tests.tools.golden.media.gemma3 import END, SOFT, START
+from tests.tools.golden.media.gemma3 import END, IMAGES_4, SOFT, START, VIDEO_4
 
 CASE = "gemma3"
 CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_token>"}
@@ -17,7 +17,10 @@ GEMMA_3N, GEMMA_4 = (
     dict(zip(ids, texts, strict=True))
     for ids, texts in (
         (sounds.GEMMA_3N, ("<start_of_audio>", "<audio_soft_token>", "<end_of_audio>")),
-        (sounds.GEMMA_4, ("<|audio>", "<|audio|>", "<audio|>")),
+        (
+            (*sounds.GEMMA_4, *IMAGES_4, VIDEO_4),
+            ("<|audio>", "<|audio|>", "<audio|>", "<|image>", "<|image|>", "<image|>", "<|video|>"),
+        ),
     )
 )
 

@@ -19,6 +19,7 @@ from model_server.loading.media.encoder_plan import (
     share_of_media,
     told_media,
 )
+from model_server.loading.placed_model import place_model
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import own_device
@@ -28,12 +29,16 @@ from sax.need import Need
 from tests.model_server.models.media.media_cases import media_config_of
 
 HEADS = {"num_attention_heads": 16}
-# Sizes of vision_config as published: Gemma 3, Llama 4, LLaVA 1.5, Pixtral 12B, Mistral Small 3.1,
-# Qwen2-VL, Qwen2.5-VL and Qwen3-VL, the Qwen towers with fewer layers so that they compile sooner.
+# Sizes of vision_config as published: Gemma 3, Gemma 4 26B, Llama 4, LLaVA 1.5, Pixtral 12B,
+# Mistral Small 3.1, Qwen2-VL, Qwen2.5-VL and Qwen3-VL, the towers of Gemma 4 and Qwen with fewer
+# layers so that they compile sooner.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma3": HEADS
     | {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
     | {"image_size": 896, "patch_size": 14},
+    "gemma4_vision": HEADS
+    | {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 8, "head_dim": 72}
+    | {"num_key_value_heads": 16, "patch_size": 16, "position_embedding_size": 10240},
     "llama4": HEADS
     | {"hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34}
     | {"image_size": 336, "patch_size": 14, "projector_input_dim": 4096}
@@ -112,7 +117,7 @@ def test_no_batch_of_a_published_tower_needs_more_than_is_planned(name: str, dty
     config = media_config_of(name)
     config["vision_config"] |= PUBLISHED[name]
     config |= TOP.get(name, {})
-    if name == "gemma3":
+    if "gemma" in name:
         config["text_config"]["sliding_window"] = 1024
     recipe = make_recipe("auto", text_config(config), {"DTYPE": f'"{dtype}"'})
     assert isinstance(recipe, Recipe)
@@ -143,6 +148,19 @@ def test_an_image_longer_than_a_step_is_refused() -> None:
     check_chunk(None, 0)
     with pytest.raises(InvalidRequest, match="up to 4 tokens.*at most 3: publish with IMAGES"):
         check_chunk(limits, 3)
+
+
+def test_blocks_on_cpus_hold_the_largest_image_whose_tokens_see_each_other() -> None:
+    config = text_config(media_config_of("gemma4_vision"))
+    sizes = {"position_embedding_size": 3 * 1120}
+    config |= {"sliding_window": 2000, "vision_config": config["vision_config"] | sizes}
+    found = dict[int, int]()
+    for tokens in (70, 280, 560, 1120):
+        recipe = make_recipe("auto", config, {"IMAGE_PIXELS": str(36 * tokens)})
+        assert isinstance(recipe, Recipe)
+        found[tokens] = place_model(recipe, None, own_device()).prefill_block
+    assert found == {70: 32, 280: 64, 560: 128, 1120: 128}
+    assert place_model(recipe_of("float32"), None, own_device()).prefill_block == 32
 
 
 def test_the_log_describes_the_encoder() -> None:

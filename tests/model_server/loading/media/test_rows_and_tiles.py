@@ -1,8 +1,8 @@
 """Models with image or sound input in an engine: prompts in chunks, answers token by token.
 
 Of Mistral 3 tokens of an image are in rows, of Llama 4 in tiles, of Qwen's they have positions of
-three numbers, the Omni models have two encoders, and of Gemma 3n the token behind a sound has a
-vector of the encoder's, too. Gemma 3 is in test_models_with_images.py.
+three numbers, the Omni models and Gemma 4 have two encoders, and of Gemma 3n the token behind a
+sound has a vector of the encoder's, too. Gemma 3 is in test_models_with_images.py.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ CONTROL = {
     "llama4": TILES,
     "gemma3n": GEMMA_3N,
     "gemma4": GEMMA_4,
+    "gemma4_vision": GEMMA_4,
 }
 CASES = [pytest.param(case, marks=[pytest.mark.nightly] * (case != BY_DAY)) for case in CONTROL]
 
@@ -100,9 +101,10 @@ def test_answers_about_media_are_those_of_the_whole_model(case: str, tmp_path: P
     whole = whole_of(case)
     config = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant", max_mixed_blocks=1)
     loader = make_loader(config)
-    loaded = loaded_of(loader, folder_of(tmp_path, CONTROL[case], case))
-    before = loader.compiles_while_serving()
     asked = request_of(case, whole.media)
+    context = str(128 * (len(asked.prompt) // 128 + 1))
+    loaded = loaded_of(loader, folder_of(tmp_path, CONTROL[case], case), MAX_CONTEXT=context)
+    before = loader.compiles_while_serving()
     for found in answered(loaded.runner, asked, asked):
         check(found, whole.answer)
     assert loader.compiles_while_serving() == before

@@ -22,8 +22,8 @@ from tests.model_server.models.media.media_runs import recipe_of
 from tests.model_server.models.refusals import refused_otherwise
 from tests.model_server.models.test_families import assert_close
 
-N, FOUR = "gemma3n", "gemma4"
-CASES = (N, "gemma3n_future", FOUR, "gemma4_future")
+N, FOUR = "gemma3n", "gemma4_sounds"
+CASES = (N, "gemma3n_future", FOUR, "gemma4_sounds_future")
 
 
 def media_of(

@@ -5,14 +5,22 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 import soundfile
 from msgspec.structs import replace
 from PIL import Image
 
+from model_server.sharing.images.forms import BudgetForm
 from model_server.sharing.videos import worker
-from model_server.sharing.videos.process import VideoAnswer, VideoAsk, VideoForm, VideoProcess
+from model_server.sharing.videos.process import (
+    SampledForm,
+    VideoAnswer,
+    VideoAsk,
+    VideoForm,
+    VideoProcess,
+)
 from sax.chat import Video, frames_in
 from tests.model_server.video_files import video_file
 
@@ -45,6 +53,14 @@ def test_frames_of_a_container_are_taken_by_their_number(codec: str, kind: str) 
     assert (found.height, found.width, found.rate, found.total) == (48, 64, 10.0, 30)
     wanted = [255 * number // 29 for number in found.indices]
     assert max(abs(a - b) for a, b in zip(greys(found), wanted, strict=True)) <= 4
+
+
+def test_frames_are_taken_evenly_each_as_an_image_of_a_budget() -> None:
+    ask = VideoAsk(video_file(), SampledForm(BudgetForm(8, 70), 3))
+    found = worker.answer(msgspec.msgpack.decode(msgspec.msgpack.encode(ask), type=VideoAsk))
+    assert (found.indices, found.rate, found.total) == ((0, 10, 20), 10.0, 30)
+    assert (found.height, found.width) == (56, 72)
+    assert greys(found) == pytest.approx([0, 87, 175], abs=4)
 
 
 def picture(grey: int = 0, width: int = 16) -> bytes:

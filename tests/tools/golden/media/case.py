@@ -82,6 +82,16 @@ class MediaCase:
     def video_preprocessor(self) -> dict[str, Any]:
         return common.read_json(FOLDER / self.name / "video_preprocessor_config.json")
 
+    def of(self, part: str) -> dict[str, Any]:
+        """What processor_config.json says of one of its parts, else preprocessor_config.json."""
+        return self.processors.get("processor_config.json", {}).get(part) or self.preprocessor
+
+    @property
+    def processors(self) -> dict[str, Any]:
+        """Every file beside config.json, by name."""
+        found = sorted((FOLDER / self.name).glob("*processor_config.json"))
+        return {each.name: common.read_json(each) for each in found}
+
     def media(self) -> dict[str, np.ndarray]:
         """The images, u8[h, w, 3] each, or the sounds at 16 kHz, f32[n] each, or the frames of
         videos, u8[T, h, w, 3]."""

@@ -1,6 +1,6 @@
 """Small random models with image or audio input, and transformers' vectors and logits.
 
-A folder holds config.json and preprocessor_config.json, which are given; tensors.json (name in
+A folder holds config.json and the files of processors, which are given; tensors.json (name in
 published checkpoints -> shape) and golden.npz, which are made: images image_0, image_1, ...
 u8[h, w, 3] as they are sent, or sounds sound_0, ... f32[n], samples at 16 kHz, or frames of videos
 video_0, ... u8[T, h, w, 3], RATE of them a second, and if they are mixed their order; of each what
@@ -55,11 +55,10 @@ def make(name: str, into: Path) -> None:
         _, other = _run(case, changed(config, changes), shapes, seen, prompt)
         common.assert_changes(f"{name}: {feature}", logits, other)
     common.write_json(into / name / "config.json", case.config)
-    common.write_json(into / name / "preprocessor_config.json", case.preprocessor)
+    for file, content in case.processors.items():
+        common.write_json(into / name / file, content)
     adapted = _adapted(case, config, shapes, seen, prompt, into) if case.adapter else {}
     others = {**seen.others, **adapted, **({"order": np.asarray(case.order)} if case.order else {})}
-    if case.videos:
-        common.write_json(into / name / "video_preprocessor_config.json", case.video_preprocessor)
     told = f"{kind}, float32, eager attention, weights from tensor_of"
     common.write_case(
         into / name,

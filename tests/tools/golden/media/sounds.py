@@ -1,4 +1,4 @@
-"""Qwen2-Audio, Voxtral, Gemma 3n and 4, and Granite Speech."""
+"""Qwen2-Audio, Voxtral, Gemma 3n and 4, whose images are in gemma3.py, and Granite Speech."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def hear_3n(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
 def hear_4(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
     from transformers import Gemma4AudioFeatureExtractor
 
-    process = Gemma4AudioFeatureExtractor.from_dict(case.preprocessor)
+    process = Gemma4AudioFeatureExtractor.from_dict(case.of("feature_extractor"))
     made = process(list(sounds), return_tensors="pt")
     begin, soft, end = GEMMA_4
     counts = [int(mask[::2][::2].sum()) for mask in made["input_features_mask"]]
@@ -177,7 +177,7 @@ CASES = [
         without={"ahead": {"audio_config.conf_attention_context_right": 0}},
     ),
     MediaCase(
-        "gemma4",
+        "gemma4_sounds",
         Reader(hear_4, vectors_4),
         sounds=(9_113, 20_001),
         without={
@@ -186,7 +186,7 @@ CASES = [
         },
     ),
     MediaCase(
-        "gemma4_future",
+        "gemma4_sounds_future",
         Reader(hear_4, vectors_4),
         sounds=(641, 16_000, 4_000),
         without={"ahead": {"audio_config.attention_context_right": 0}},

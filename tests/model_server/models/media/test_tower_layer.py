@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.models.media.tower_attention import QUERIES, attend
+from model_server.models.media.tower_layer import QUERIES, attend
 
 
 @pytest.mark.parametrize(
