@@ -1,8 +1,8 @@
 """Granite Speech: Granite beside a conformer that hears; an adapter of its own answers sounds.
 
 A frame is two of a spectrogram, 20 ms. The conformer's layers see the frames of a block and,
-through convolutions, those beside them, so that a sound is encoded whole; half way the predictions of
-letters are added. A Q-Former makes each window of frames a few vectors.
+through convolutions, those beside them, so that a sound is encoded whole; half way its predictions
+of letters are added. A Q-Former makes each window of frames a few vectors.
 
 Source: Saon et al. 2025 (arXiv:2505.08699), Gulati et al. 2020 (arXiv:2005.08100), Shaw et al.
 2018 (arXiv:1803.02155); names and config keys are those of Hugging Face's
