@@ -154,6 +154,7 @@ assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 
 ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
+_SEEN = ROOT / "tests" / "golden" / "seen"
 _MEDIA = ROOT / "tests" / "golden" / "media"
 _PLANS = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
@@ -235,13 +236,23 @@ def serving_table(
 
 
 def golden_cases() -> dict[str, list[str]]:
-    """Folders of tests/golden/families by model_type, or by the path of a Saxml class."""
+    """Folders of tests/golden/families by model_type, or by the path of a Saxml class.
+
+    Those of towers of texts and images are folders of tests/golden/seen.
+    """
     found: dict[str, list[str]] = {}
     for folder in sorted(_GOLDEN.iterdir()):
-        config = json.loads((folder / "config.json").read_text())
-        key = config.get("model_type") or config["model_path"]
-        found.setdefault(key, []).append(folder.name)
+        found.setdefault(_key_of(folder), []).append(folder.name)
+    own = {name for family in families() for name in family.model_types} - found.keys()
+    for folder in sorted(_SEEN.iterdir()):
+        if (key := _key_of(folder)) in own:
+            found.setdefault(key, []).append(folder.name)
     return found
+
+
+def _key_of(folder: Path) -> str:
+    config = json.loads((folder / "config.json").read_text())
+    return config.get("model_type") or config["model_path"]
 
 
 def described(family: Family | EmbedderFamily) -> tuple[str, str]:

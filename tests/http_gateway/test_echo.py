@@ -43,6 +43,7 @@ GARBAGE = (
 CHANGES = {"/publish", "/update", "/unpublish", "/rollback", "/canary", "/promote", "/abort"}
 CHANGES |= {"/weights"}
 CHANGES |= {"/v1/audio/speech"}  # a fake voice's sound is its text
+CHANGES |= {"/classify", "/v1/classify"}  # by candidates of the caller's
 LONG = {"/docs", "/openapi.json"}
 
 Route = tuple[str, str, tuple[str, ...]]

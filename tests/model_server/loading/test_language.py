@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.kernels.cpu import native
+from model_server.kernels.cpu.attention import MOST_DIM
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.language import kernels_of
 from model_server.loading.memory_plan import FreeMemory
@@ -22,13 +21,10 @@ needs_library = pytest.mark.skipif(
 )
 
 
-def deployed(
-    mesh: tuple[int, ...] | None = None, page_size: int = 16, **overrides: str
-) -> Deployment:
+def deployed(mesh: tuple[int, ...] | None = None, **overrides: str) -> Deployment:
     recipe = make_recipe(LM, None, TINY | overrides)
-    config = replace(CONFIG, page_size=page_size)
     layout = layout_of(mesh) if mesh else layout_of()
-    return deploy(recipe, None, layout, config, FreeMemory(2**30, 0))
+    return deploy(recipe, None, layout, CONFIG, FreeMemory(2**30, 0))
 
 
 @needs_library
@@ -45,8 +41,8 @@ def test_weights_that_xla_widens_in_every_step_are_named_with_their_bytes() -> N
 
 
 @needs_library
-def test_pages_that_the_kernel_does_not_take_are_named() -> None:
-    told = kernels_of(deployed(page_size=8, **HALVES))
+def test_heads_that_the_kernel_does_not_take_are_named() -> None:
+    told = kernels_of(deployed(**HALVES | {"DIMS_PER_HEAD": str(MOST_DIM + 16)}))
     assert told.startswith(f"{native.described()}; XLA's for attention (")
 
 

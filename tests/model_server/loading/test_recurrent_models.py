@@ -52,7 +52,7 @@ def folder_of(name: str, folder: Path, **changes: Any) -> str:
     tensors = {
         tensor: random_tensor(tensor, tuple(VOCAB if d == text["vocab_size"] else d for d in dims))
         for tensor, dims in shapes.items()
-        if not is_media(tensor)
+        if not is_media(tensor, config.get("model_type"))
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     keys = ("vocab_size", "vocab_size_per_layer_input")
