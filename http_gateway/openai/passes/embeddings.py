@@ -28,7 +28,7 @@ from http_gateway.openai.passes.inputs import (
     inputs_of,
     inputs_schema,
     read_messages,
-    with_seen,
+    with_linked_images,
 )
 from http_gateway.openai.prompts import prompts_schema, seen_part_schema
 from http_gateway.openai.reply import InputUsage, ListHead
@@ -240,7 +240,7 @@ class EmbeddingRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        inputs = await with_seen(backend, body.inputs(), "input")
+        inputs = await with_linked_images(backend, body.inputs(), "input")
         work = backend.client.embed_counted(
             model_id,
             inputs,
@@ -258,7 +258,7 @@ class EmbeddingRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        inputs = await with_seen(backend, body.inputs(), "input")
+        inputs = await with_linked_images(backend, body.inputs(), "input")
         work = backend.client.classify(model_id, inputs, limit_s, takes_tokens=True)
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)

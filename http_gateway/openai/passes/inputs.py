@@ -136,7 +136,7 @@ def _message(value: object, at: str) -> Message:
     return Message(str(role), content_of(content, f"{at}.content", str(role)))
 
 
-async def with_seen(backend: Backend, inputs: Sequence[Any], param: str) -> list[Any]:
+async def with_linked_images(backend: Backend, inputs: Sequence[Any], param: str) -> list[Any]:
     """Return inputs with the images that they link to, bounded together.
 
     Raises InvalidRequest naming an image that cannot be had, or `param` for too many.

@@ -28,7 +28,7 @@ from http_gateway.openai.passes.inputs import (
     inputs_of,
     inputs_schema,
     read_entry,
-    with_seen,
+    with_linked_images,
 )
 from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.reply import InputUsage, ListHead
@@ -319,13 +319,13 @@ class RelevanceRoutes:
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
         offered = body.candidates or []
-        seen = await with_seen(backend, [*body.input, *offered], "input")
+        linked = await with_linked_images(backend, [*body.input, *offered], "input")
         work = backend.client.classify(
             model_id,
-            seen[: len(body.input)],
+            linked[: len(body.input)],
             limit_s,
             takes_tokens=True,
-            candidates=seen[len(body.input) :],
+            candidates=linked[len(body.input) :],
         )
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
@@ -349,8 +349,10 @@ class RelevanceRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        seen = await with_seen(backend, [*first, *second], "documents")
-        work = backend.client.score_pairs(model_id, seen[: len(first)], seen[len(first) :], limit_s)
+        linked = await with_linked_images(backend, [*first, *second], "documents")
+        work = backend.client.score_pairs(
+            model_id, linked[: len(first)], linked[len(first) :], limit_s
+        )
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
         return found

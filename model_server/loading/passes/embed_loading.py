@@ -40,9 +40,14 @@ from model_server.loading.passes.embed_programs import (
     tagging,
     whole_recipe,
 )
-from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, LoadedTokens, Sight
+from model_server.loading.passes.image_passes import ImageBatches, ImageEncoders, ImagePrograms
+from model_server.loading.passes.loaded_passes import (
+    WAIT_S,
+    ImageReading,
+    LoadedEmbedder,
+    LoadedTokens,
+)
 from model_server.loading.passes.pass_programs import PassBatches
-from model_server.loading.passes.seeing import Eyes, SeeingBatches, SeeingPrograms
 from model_server.loading.passes.text_settings import context_of, encoding_as, pairs_of, settings_of
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
@@ -183,7 +188,7 @@ def plan(
     assert checkpoint is not None, "every embedder needs a checkpoint"
     plan = _planned(recipe, checkpoint, asked.spec.checkpoint, sees=bool(media))
     if media:
-        return _plan_of_seeing(plan, media, asked, context, report)
+        return _plan_with_images(plan, media, asked, context, report)
     max_context = context_of(recipe, plan.settings, context.config)
     programs: Any = (TokenPrograms if plan.tokens else EmbedPrograms)(
         plan.module,
@@ -218,7 +223,7 @@ def _loaded(
     )
 
 
-def _plan_of_seeing(
+def _plan_with_images(
     plan: _Plan,
     media: Sequence[MediaRecipe],
     asked: AskedModel,
@@ -230,8 +235,8 @@ def _plan_of_seeing(
     assert checkpoint is not None, "it has a plan"
     max_context = context_of(recipe, plan.settings, context.config, _SEEN_CONTEXT)
     check_image_tokens(media, checkpoint.tokenizer())
-    sight = _sight(plan, media, checkpoint)
-    programs = SeeingPrograms(
+    image_reading = _image_reading(plan, media, checkpoint)
+    programs = ImagePrograms(
         plan.module,
         plan.encode,
         context=max_context,
@@ -239,27 +244,29 @@ def _plan_of_seeing(
         leaves=leaf_shapes(plan.module, plan.layout),
         width=media[0].width,
         levels=media[0].levels,
-        triples=sight.triples,
+        triples=image_reading.triples,
         by_token=plan.tokens,
     )
     form = WeightForm(dtype=jnp.dtype(recipe.dtype), layout=plan.layout)
     encoder = blueprint(lambda: Encoders(media, form))
-    eyes = Eyes(encoder, limits_of(media, programs.buffer.shape[0]), plan.layout)
+    encoders = ImageEncoders(encoder, limits_of(media, programs.buffer.shape[0]), plan.layout)
     programs.compile(report)
-    eyes.compile(report)
+    encoders.compile(report)
 
-    def runner(report: Report) -> SeeingBatches[Any]:
-        eyes.open(encoder_weights(encoder, plan.layout, checkpoint, 0, report, media))
-        return SeeingBatches(programs, _read(plan, report), eyes)
+    def runner(report: Report) -> ImageBatches[Any]:
+        encoders.open(encoder_weights(encoder, plan.layout, checkpoint, 0, report, media))
+        return ImageBatches(programs, _read(plan, report), encoders)
 
     weights = plan.module.bytes_on(plan.layout) + encoder.bytes_on(plan.layout)
     return BatchPlan(
         context=context,
         spec=asked.spec,
         layout=plan.layout,
-        parts=MemoryParts(weights=weights, workspace=programs.workspace + eyes.workspace),
+        parts=MemoryParts(weights=weights, workspace=programs.workspace + encoders.workspace),
         runner=runner,
-        loaded=partial(_loaded(plan, checkpoint, max_context, context.config), sight=sight),
+        loaded=partial(
+            _loaded(plan, checkpoint, max_context, context.config), image_reading=image_reading
+        ),
     )
 
 
@@ -271,7 +278,9 @@ def seen_media(recipe: Recipe) -> tuple[MediaRecipe, ...]:
     return tuple(replace(each, video=None) for each in images)[:1]
 
 
-def _sight(plan: _Plan, media: Sequence[MediaRecipe], checkpoint: Checkpoint) -> Sight:
+def _image_reading(
+    plan: _Plan, media: Sequence[MediaRecipe], checkpoint: Checkpoint
+) -> ImageReading:
     """Return how inputs with images are read. Raises CheckpointError, LoadFailed."""
     reader, [image] = image_reader(media), media
     assert reader is not None, "there is an encoder"
@@ -280,7 +289,7 @@ def _sight(plan: _Plan, media: Sequence[MediaRecipe], checkpoint: Checkpoint) ->
         controls = checkpoint.tokenizer().control_tokens.texts
         template = ChatTemplate(source, special_tokens=controls)
     kind = str(checkpoint.config.get("model_type"))
-    return Sight(
+    return ImageReading(
         images=reader,
         template=None if template is None else template.with_media(**written_for(media)),
         instruction=_INSTRUCTION if kind.startswith("qwen3_vl") else "",

@@ -27,7 +27,7 @@ from model_server.models.weights.sharding import divided_rows, own_device
 from model_server.models.weights.weight import Blueprint, WeightForm, leaf_shapes
 from sax.errors import CheckpointError, InvalidRequest
 
-# From a module, tokens i32[B, T] (or SeenTokens) and lengths i32[B] to vectors f32[B, D], or
+# From a module, tokens i32[B, T] (or MixedTokens) and lengths i32[B] to vectors f32[B, D], or
 # f32[B, T, D]
 Encode = Callable[[Any, Any, jax.Array], jax.Array]
 Input = TypeVar("Input")

@@ -22,8 +22,8 @@ from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
 from model_server.loading.media.encoder_plan import limits_of
 from model_server.loading.passes.embed_loading import layout_of_recipe
-from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder, Matching, Sight
-from model_server.loading.passes.seeing import Eyes, PairedBatches, PairedPrograms
+from model_server.loading.passes.image_passes import ImageEncoders, PairedBatches, PairedPrograms
+from model_server.loading.passes.loaded_passes import WAIT_S, ImageReading, LoadedEmbedder, Matching
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import unit
 from model_server.models.media.image_text import ImageTextRecipe
@@ -63,14 +63,14 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
         leaves=leaf_shapes(towers.texts, towers.layout),
         filler=_filler(checkpoint.folder, tokenizer) if recipe.padded else None,
     )
-    eyes = Eyes(towers.images, limits_of([recipe.media], recipe.batch), towers.layout)
+    encoders = ImageEncoders(towers.images, limits_of([recipe.media], recipe.batch), towers.layout)
     texts.compile(report)
-    eyes.compile(report)
+    encoders.compile(report)
 
     def runner(report: Report) -> PairedBatches:
-        leaves, seeing = towers.read(report)
-        eyes.open(seeing)
-        return PairedBatches(texts, leaves, eyes, normalise=normalise)
+        leaves, weights = towers.read(report)
+        encoders.open(weights)
+        return PairedBatches(texts, leaves, encoders, normalise=normalise)
 
     reader = image_reader([recipe.media])
     assert reader is not None, "it has a recipe"
@@ -79,7 +79,7 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
         context=context,
         spec=asked.spec,
         layout=towers.layout,
-        parts=MemoryParts(weights=towers.bytes, workspace=texts.workspace + eyes.workspace),
+        parts=MemoryParts(weights=towers.bytes, workspace=texts.workspace + encoders.workspace),
         runner=runner,
         loaded=partial(
             LoadedEmbedder,
@@ -91,7 +91,7 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
             normalised=normalise,
             batching={ONLY: Batching(recipe.batch, WAIT_S, context.config.queue)},
             methods=_METHODS,
-            sight=Sight(images=reader, paired=True),
+            image_reading=ImageReading(images=reader, paired=True),
             matching=_matching(recipe, checkpoint),
         ),
     )

@@ -25,7 +25,7 @@ Ids = Sequence[int]
 Vector = list[float]
 
 
-class SeenInput(NamedTuple):
+class MixedInput(NamedTuple):
     """An input of a model that sees: a text, an image, or a text with images in it."""
 
     ids: Sequence[int] = ()
@@ -40,7 +40,7 @@ class SeenInput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class ImageReading:
     """How the inputs of a model that sees are read."""
 
     images: ImageReader
@@ -69,7 +69,7 @@ class Matching:
 class LoadedEmbedder(LoadedBatches):
     """Embeds or classifies."""
 
-    runner: BatchRunner[Any, Vector]  # of Ids, or of SeenInput if it sees
+    runner: BatchRunner[Any, Vector]  # of Ids, or of MixedInput if it sees
     tokenizer: SentenceTokenizer
     vocab: int  # rows of the embedding
     max_context: int  # tokens of one input
@@ -78,7 +78,7 @@ class LoadedEmbedder(LoadedBatches):
     normalised: bool = True  # vectors have length 1
     labels: tuple[str, ...] = ()  # the vector of a classifier has a score for each; empty: embeds
     methods: tuple[str, ...] = ("lm.embed", "lm.rerank")
-    sight: Sight | None = None  # None: it reads texts alone
+    image_reading: ImageReading | None = None  # None: it reads texts alone
     matching: Matching | None = None  # of texts with images; None: it was not trained for that
 
     @property
@@ -99,7 +99,7 @@ class TokenText(NamedTuple):
 class LoadedTokens(LoadedBatches):
     """Gives each token a vector to compare, or a score per label."""
 
-    runner: BatchRunner[Any, np.ndarray]  # of TokenText, or SeenInput; f32[T, dimensions]
+    runner: BatchRunner[Any, np.ndarray]  # of TokenText, or MixedInput; f32[T, dimensions]
     tokenizer: SentenceTokenizer
     vocab: int  # rows of the embedding
     max_context: int  # tokens of one input
@@ -107,7 +107,7 @@ class LoadedTokens(LoadedBatches):
     late: LateTokenizer | None = None  # reads queries and documents; None: it has labels
     labels: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("lm.embed", "lm.rerank")
-    sight: Sight | None = None  # None: it reads texts alone
+    image_reading: ImageReading | None = None  # None: it reads texts alone
 
     @property
     def kind(self) -> str:

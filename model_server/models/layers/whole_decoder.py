@@ -16,7 +16,7 @@ from model_server.models.layers.layers import Linear
 from model_server.models.long_positions import LONG
 
 
-class SeenTokens(NamedTuple):
+class MixedTokens(NamedTuple):
     """Tokens of inputs with images among them, in place of i32[B, T]."""
 
     ids: jax.Array  # i32[B, T]; below 0: row -1 - id of the buffer
@@ -25,7 +25,7 @@ class SeenTokens(NamedTuple):
     levels: int  # first layers that add vectors of their own
 
 
-Tokens = jax.Array | SeenTokens
+Tokens = jax.Array | MixedTokens
 
 
 class WholeDecoder(nnx.Module):
@@ -86,7 +86,7 @@ def _read(
     decoder: Decoder, tokens: Tokens, lengths: jax.Array, *, causal: bool = True
 ) -> jax.Array:
     """Return normalised hidden states f32[B, T, D]."""
-    if not isinstance(tokens, SeenTokens):
+    if not isinstance(tokens, MixedTokens):
         return hidden_of(decoder, embedded(decoder, tokens), lengths, causal=causal)
     (rows, columns), ids = tokens.ids.shape, tokens.ids.reshape(-1)
     media = vectors_of(ids, tokens.buffer, tokens.levels)

@@ -215,7 +215,7 @@ class NearAttention(nnx.Module):
         k, v, known = (
             self._near(part, fill) for part in (k.reshape(parts), v.reshape(parts), there)
         )
-        seen = jnp.asarray(_sight(shape))[None, None, None] & known[:, None, :, None]
+        seen = jnp.asarray(_visible(shape))[None, None, None] & known[:, None, :, None]
         scores = jnp.einsum("snwhq,snchq->shnwc", q, k, preferred_element_type=jnp.float32)
         scores = scores + self._shifted(q, dtype)
         scores = jnp.where(seen, shape.cap * jnp.tanh(scores / shape.cap), _UNSEEN)
@@ -248,7 +248,7 @@ def _reach(shape: ConformerShape) -> int:
     return shape.chunk + shape.past + shape.future
 
 
-def _sight(shape: ConformerShape) -> np.ndarray:
+def _visible(shape: ConformerShape) -> np.ndarray:
     """bool[W, C]: which of the places around its chunk each place sees."""
     before = np.arange(shape.chunk)[:, None] + shape.past - np.arange(_reach(shape))[None]
     return (before <= shape.behind) & (-before <= shape.ahead)

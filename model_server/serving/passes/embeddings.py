@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from model_server.loading.passes.loaded_passes import LoadedEmbedder, Matching, SeenInput
+from model_server.loading.passes.loaded_passes import LoadedEmbedder, Matching, MixedInput
 from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission
 from model_server.serving.batch_servable import BatchServable
 from model_server.serving.passes.batch_calls import BatchCalls
-from model_server.serving.passes.seen_inputs import SeenInputs, check_reads
+from model_server.serving.passes.mixed_inputs import MixedInputs, check_reads
 from model_server.serving.passes.texts import (
     answers_of,
     characters_of,
@@ -38,7 +38,7 @@ from sax.passes import ChatInput, Classified, Embedded, EmbedInput, PairInput, P
 EMBED, CLASSIFY, RERANK = "lm.embed", "lm.classify", "lm.rerank"
 
 Ids = list[Sequence[int]]
-Items = Sequence[Sequence[int] | SeenInput]
+Items = Sequence[Sequence[int] | MixedInput]
 Vectors = list[list[float]]
 T = TypeVar("T")
 
@@ -149,8 +149,8 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
     ) -> tuple[Items, int]:
         """Return what the model reads of each input, and their tokens."""
         check_reads(loaded, inputs, param)
-        if loaded.sight is not None:
-            read = SeenInputs(loaded, loaded.sight, self._encoding)
+        if loaded.image_reading is not None:
+            read = MixedInputs(loaded, loaded.image_reading, self._encoding)
             return _counted(await read.read(inputs, param, prompt_name))
         ids = await self._encode(loaded, inputs, lambda: _inputs_ids(inputs, loaded, prompt_name))
         return ids, sum(map(len, ids))
@@ -159,9 +159,9 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
         self, loaded: LoadedEmbedder, first: Sequence[PairInput], second: Sequence[PairInput]
     ) -> tuple[Items, int]:
         check_reads(loaded, [*first, *second], "second")
-        if loaded.sight is not None and loaded.tokenizer.writes_pairs:
+        if loaded.image_reading is not None and loaded.tokenizer.writes_pairs:
             return _counted(
-                await SeenInputs(loaded, loaded.sight, self._encoding).pairs(first, second)
+                await MixedInputs(loaded, loaded.image_reading, self._encoding).pairs(first, second)
             )
         texts, others = texts_of(first), texts_of(second)
         ids = await self._encode(
@@ -173,7 +173,7 @@ class Embeddings(BatchCalls[LoadedEmbedder]):
         self, loaded: LoadedEmbedder, first: Sequence[PairInput], second: Sequence[PairInput]
     ) -> tuple[Items, int]:
         check_reads(loaded, [*first, *second], "second")
-        if loaded.sight is not None:
+        if loaded.image_reading is not None:
             firsts, count = await self._items(loaded, first, param="first")
             seconds, more = await self._items(loaded, second, param="second")
             return [*firsts, *seconds], count + more
@@ -206,11 +206,11 @@ async def vectors_of(
     return await answers_of(passes, inputs, _tokens_of, lambda _, vector: vector, cost)
 
 
-def _tokens_of(item: Sequence[int] | SeenInput) -> int:
-    return item.tokens if isinstance(item, SeenInput) else len(item)
+def _tokens_of(item: Sequence[int] | MixedInput) -> int:
+    return item.tokens if isinstance(item, MixedInput) else len(item)
 
 
-def _counted(items: Sequence[SeenInput]) -> tuple[Items, int]:
+def _counted(items: Sequence[MixedInput]) -> tuple[Items, int]:
     return items, sum(each.tokens for each in items)
 
 

@@ -10,11 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model_server.loading.passes.loaded_passes import LoadedTokens, SeenInput, Sight, TokenText
+from model_server.loading.passes.loaded_passes import (
+    ImageReading,
+    LoadedTokens,
+    MixedInput,
+    TokenText,
+)
 from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission
 from model_server.serving.passes.batch_calls import BatchCalls
-from model_server.serving.passes.seen_inputs import SeenInputs, check_reads
+from model_server.serving.passes.mixed_inputs import MixedInputs, check_reads
 from model_server.serving.passes.texts import (
     answers_of,
     characters_of,
@@ -50,7 +55,7 @@ _MOST_VALUES = 1 << 19
 class _Read(NamedTuple):
     """An input as the model reads it."""
 
-    text: TokenText | SeenInput
+    text: TokenText | MixedInput
     kept: Sequence[int]  # places of the tokens that are answered
     tokens: Sequence[PlacedToken] = ()  # of a classifier
 
@@ -145,8 +150,8 @@ class TokenTexts(BatchCalls[LoadedTokens]):
                 for index, each in enumerate(inputs)
             ]
 
-        if loaded.sight is not None:
-            read = await self._seen(loaded, loaded.sight, inputs, "input", role)
+        if loaded.image_reading is not None:
+            read = await self._mixed(loaded, loaded.image_reading, inputs, "input", role)
         else:
             characters = to_encode(characters_of(inputs), loaded.tokenizer)
             read = await self._encoding.run(characters, work)
@@ -163,9 +168,9 @@ class TokenTexts(BatchCalls[LoadedTokens]):
         self, loaded: LoadedTokens, first: Sequence[PairInput], second: Sequence[PairInput]
     ) -> tuple[list[_Read], list[_Read]]:
         """Read queries and documents."""
-        if (sight := loaded.sight) is not None:
-            queries = await self._seen(loaded, sight, first, "first", QUERY)
-            return queries, await self._seen(loaded, sight, second, "second", DOCUMENT)
+        if (image_reading := loaded.image_reading) is not None:
+            queries = await self._mixed(loaded, image_reading, first, "first", QUERY)
+            return queries, await self._mixed(loaded, image_reading, second, "second", DOCUMENT)
         texts, others = texts_of(first), texts_of(second)
         characters = to_encode(characters_of([*texts, *others]), loaded.tokenizer)
         return await self._encoding.run(
@@ -176,15 +181,15 @@ class TokenTexts(BatchCalls[LoadedTokens]):
             ),
         )
 
-    async def _seen(
+    async def _mixed(
         self,
         loaded: LoadedTokens,
-        sight: Sight,
+        image_reading: ImageReading,
         inputs: Sequence[EmbedInput],
         param: str,
         role: str,
     ) -> list[_Read]:
-        made = await SeenInputs(loaded, sight, self._encoding).read(inputs, param, role)
+        made = await MixedInputs(loaded, image_reading, self._encoding).read(inputs, param, role)
         return [_Read(each, range(len(each.ids))) for each in made]
 
 
@@ -227,11 +232,11 @@ def _late(text: str, which: str, loaded: LoadedTokens, role: str, param: str) ->
     return _Read(TokenText(ids, seen), kept)
 
 
-def _texts(read: Sequence[_Read]) -> list[TokenText | SeenInput]:
+def _texts(read: Sequence[_Read]) -> list[TokenText | MixedInput]:
     return [each.text for each in read]
 
 
-def _tokens(text: TokenText | SeenInput) -> int:
+def _tokens(text: TokenText | MixedInput) -> int:
     return len(text.ids)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 import sax
 from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
-from tests.end_to_end.seeing_model import CASE, seeing_model
+from tests.end_to_end.vision_model import CASE, vision_model
 from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import WholePrompts, seen
 
@@ -37,7 +37,7 @@ def url(number: int) -> str:
 
 @pytest.fixture(scope="module")
 def cell_with_vision(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
-    folder = seeing_model(tmp_path_factory.mktemp("model") / "vision")
+    folder = vision_model(tmp_path_factory.mktemp("model") / "vision")
     overrides = {"MAX_CONTEXT": 128, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
     cell.publish(str(folder), model=VISION, model_path="auto", overrides=overrides)
     yield cell

@@ -17,8 +17,8 @@ from tests.end_to_end.cell import ROOT, Cell, local_plan
 from tests.end_to_end.custom_modules import modules
 from tests.end_to_end.hearing_model import hearing_model
 from tests.end_to_end.passes_model import publish_passes
-from tests.end_to_end.seeing_model import CASE, seeing_model
 from tests.end_to_end.tool_template import TEMPLATE
+from tests.end_to_end.vision_model import CASE, vision_model
 from tests.golden.sound_folder import write_case as write_whisper
 from tests.model_server.checkpoints.adapter_folder import write_demo_adapter
 from tests.model_server.loading.passes.test_embed_loading import classifier
@@ -70,7 +70,7 @@ def _publish(cell: Cell, folder: Path) -> None:
         ("adapted", "lora", adapter, {"BASE": model_id("smollm2")}),
         ("embedder", "auto", bert, short),
         ("classifier", "auto", classifier(folder / "classes", "bert"), short),
-        ("seeing", "auto", seeing_model(folder / "seeing"), _SMALL),
+        ("seeing", "auto", vision_model(folder / "seeing"), _SMALL),
         ("hearing", "auto", hearing_model(folder / "hearing"), _SMALL),
         ("ear", "auto", write_whisper("whisper", folder / "whisper"), {"DTYPE": "float32"}),
         ("pictures", "auto", write_resnet("resnet", folder / "resnet"), {}),

@@ -33,7 +33,7 @@ _TEMPLATE = (
 )
 
 
-def seeing_model(folder: Path) -> Path:
+def vision_model(folder: Path) -> Path:
     """Write the folder."""
     write_media_case(CASE, folder)
     vocabulary = {char: _BYTES + n for n, char in enumerate(sorted(ByteLevel.alphabet()))}

@@ -30,9 +30,9 @@ from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded_model import Report
 from model_server.loading.media.encoder_plan import encoder_workspace
 from model_server.loading.passes.embed_programs import EmbedPrograms, Encode, EncodePrograms
-from model_server.loading.passes.loaded_passes import SeenInput, Vector
+from model_server.loading.passes.loaded_passes import MixedInput, Vector
 from model_server.loading.passes.pass_programs import PassBatches, PassBucket, PassPrograms
-from model_server.models.layers.whole_decoder import SeenTokens
+from model_server.models.layers.whole_decoder import MixedTokens
 from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.sharding import Layout, divided_rows
 from model_server.models.weights.weight import Blueprint, leaf_shapes
@@ -41,7 +41,7 @@ Output = TypeVar("Output")
 _IMAGES = "images"  # the group of inputs that are images
 
 
-class Eyes:
+class ImageEncoders:
     """The encoders beside a model, compiled; with weights once they are read.
 
     Not thread-safe: one thread calls it.
@@ -102,7 +102,7 @@ class Eyes:
         self._compiled.clear()
 
 
-class SeeingPrograms(EncodePrograms[SeenInput, Any]):
+class ImagePrograms(EncodePrograms[MixedInput, Any]):
     """The buckets of a decoder that reads images among its tokens: a vector of each input, or of
     each of its tokens f32[T, N].
     """
@@ -129,11 +129,11 @@ class SeeingPrograms(EncodePrograms[SeenInput, Any]):
         self.buffer = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=where)
 
     @staticmethod
-    def ids(given: SeenInput) -> Sequence[int]:
+    def ids(given: MixedInput) -> Sequence[int]:
         return given.ids
 
     def run(
-        self, leaves: Sequence[jax.Array], inputs: Sequence[SeenInput], bucket: PassBucket
+        self, leaves: Sequence[jax.Array], inputs: Sequence[MixedInput], bucket: PassBucket
     ) -> list[Any]:
         """leaves: and the buffer, which has the images' vectors in order."""
         tokens, at, lengths = self._arrays(inputs, bucket)
@@ -144,7 +144,7 @@ class SeeingPrograms(EncodePrograms[SeenInput, Any]):
         return [made[row, : len(each.ids)].copy() for row, each in enumerate(inputs)]
 
     def _arrays(
-        self, inputs: Sequence[SeenInput], bucket: PassBucket
+        self, inputs: Sequence[MixedInput], bucket: PassBucket
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return tokens i32[B, T], positions i32[3, B, T] and lengths i32[B]."""
         tokens, lengths = np.zeros(bucket, np.int32), np.ones(bucket.rows, np.int32)
@@ -165,8 +165,8 @@ class SeeingPrograms(EncodePrograms[SeenInput, Any]):
             given: list[jax.Array], tokens: jax.Array, at: jax.Array | None, lengths: jax.Array
         ) -> jax.Array:
             *leaves, buffer = given
-            seen = SeenTokens(tokens, at, buffer, self._levels)
-            return self._encode(self._module.assemble(leaves), seen, lengths)
+            mixed = MixedTokens(tokens, at, buffer, self._levels)
+            return self._encode(self._module.assemble(leaves), mixed, lengths)
 
         where = divided_rows(self._leaves[0].sharding, bucket.rows)
         tokens = jax.ShapeDtypeStruct(bucket, jnp.int32, sharding=where)
@@ -180,25 +180,28 @@ class SeeingPrograms(EncodePrograms[SeenInput, Any]):
         return jax.jit(run).lower(given, tokens, at, lengths)
 
 
-class SeeingBatches(PassBatches[SeenInput, Output]):
+class ImageBatches(PassBatches[MixedInput, Output]):
     """Each batch's images are encoded, then its texts are read with their vectors."""
 
     def __init__(
-        self, programs: PassPrograms[SeenInput, Output], leaves: Sequence[jax.Array], eyes: Eyes
+        self,
+        programs: PassPrograms[MixedInput, Output],
+        leaves: Sequence[jax.Array],
+        encoders: ImageEncoders,
     ) -> None:
-        """eyes: with its weights."""
+        """encoders: with their weights."""
         super().__init__(programs, leaves)
-        self._eyes = eyes
+        self._encoders = encoders
 
-    def _run(self, part: Sequence[SeenInput], bucket: PassBucket) -> list[Output]:
-        self._eyes.see([image for each in part for image in each.images])
-        vectors = self._eyes.vectors
+    def _run(self, part: Sequence[MixedInput], bucket: PassBucket) -> list[Output]:
+        self._encoders.see([image for each in part for image in each.images])
+        vectors = self._encoders.vectors
         assert vectors is not None, "it is open"
         return self._programs.run([*self._leaves, vectors], part, bucket)
 
     def close(self) -> None:
         super().close()
-        self._eyes.close()
+        self._encoders.close()
 
 
 class PairedPrograms(EmbedPrograms):
@@ -221,29 +224,29 @@ class PairedBatches(PassBatches[Any, Vector]):
         self,
         programs: PairedPrograms,
         leaves: Sequence[jax.Array],
-        eyes: Eyes,
+        encoders: ImageEncoders,
         *,
         normalise: bool,
     ) -> None:
-        """eyes: with its weights; its buffer has a row for each image of a batch. normalise: the
-        vectors of images; the programs do it with those of texts.
+        """encoders: with weights; their buffer has a row for each image of a batch. normalise: the
+        vectors of images; the programs normalise those of texts.
         """
         super().__init__(programs, leaves)
-        self._eyes = eyes
+        self._encoders = encoders
         self._normalise = normalise
 
-    def group(self, given: SeenInput) -> Any:
+    def group(self, given: MixedInput) -> Any:
         return _IMAGES if given.images else super().group(given)
 
-    def run(self, inputs: Sequence[SeenInput]) -> list[Vector]:
+    def run(self, inputs: Sequence[MixedInput]) -> list[Vector]:
         if not inputs[0].images:
             return super().run(inputs)
-        self._eyes.see([each.images[0] for each in inputs])
-        vectors = np.asarray(self._eyes.vectors)[: len(inputs)]
+        self._encoders.see([each.images[0] for each in inputs])
+        vectors = np.asarray(self._encoders.vectors)[: len(inputs)]
         if self._normalise:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors.tolist()
 
     def close(self) -> None:
         super().close()
-        self._eyes.close()
+        self._encoders.close()
