@@ -45,11 +45,7 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
     recipe, checkpoint = asked.recipe, asked.checkpoint
     assert isinstance(recipe, ImageTextRecipe), "it is of this kind"
     assert checkpoint is not None, "every embedder needs a checkpoint"
-    if recipe.tasks.of(checkpoint.config, embeds=True, generates=False) != {EMBED}:
-        raise InvalidRequest(
-            "a model of texts and images embeds and matches, and no more: leave TASKS out",
-            param="overrides.TASKS",
-        )
+    _check_tasks(recipe, checkpoint)
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, asked.spec.checkpoint)
     towers = _Towers(recipe, checkpoint)
@@ -95,6 +91,22 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
             matching=_matching(recipe, checkpoint),
         ),
     )
+
+
+def _check_tasks(recipe: ImageTextRecipe, checkpoint: Checkpoint) -> None:
+    """Raise InvalidRequest for an override that could change nothing."""
+    tasks = recipe.tasks
+    embeds = tasks.of(checkpoint.config, embeds=True, generates=False) == {EMBED}
+    checks = (
+        ("TASKS", not embeds, "embeds and matches, and no more"),
+        ("POOLING", tasks.pooling is not None, "has a pooling of its own in each tower"),
+        ("CLASSIFY_ACTIVATION", tasks.activation is not None, "has an activation of its own"),
+    )
+    for name, wrong, why in checks:
+        if wrong:
+            raise InvalidRequest(
+                f"a model of texts and images {why}: leave {name} out", param=f"overrides.{name}"
+            )
 
 
 class _Towers:

@@ -99,6 +99,7 @@ class MixedInputs:
             check_ids(which, given, self.loaded.vocab)
             return MixedInput(fitting(given, which, self.loaded, param))
         if self.image_reading.paired:
+            self.loaded.tokenizer.prompt(prompt_name)  # raises: such a model has no prompts
             return await self._paired(_content(given, param), which, param)
         if self.image_reading.frames:
             return await self._framed(_content(given, param), which, param, prompt_name)

@@ -132,8 +132,25 @@ async def _refuses_what_has_no_vector(model: Seeing, image: Image) -> None:
             await model.vectors("fine", given)
     with pytest.raises(InvalidRequest, match="send candidates to choose from"):
         await model.shares([image], [])
+    for given in (image, "a text"):
+        with pytest.raises(UnsupportedParameter, match="no prompt of this model: it has none"):
+            await model.vectors(given, prompt_name="query")
     with pytest.raises(InvalidRequest, match="at most 16"):
         check_embed(encode_embed(MODEL, [image] * 17))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [{"TASKS": '["classify"]'}, {"POOLING": '"mean"'}, {"CLASSIFY_ACTIVATION": '"none"'}],
+)
+async def test_an_override_that_would_change_nothing_is_refused(
+    tmp_path: Path, override: dict[str, str]
+) -> None:
+    [name] = override
+    with pytest.raises(InvalidRequest, match=name) as refused:
+        async with serving(seen_folder(tmp_path, "clip"), **override):
+            pass
+    assert refused.value.param == f"overrides.{name}"
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
