@@ -72,6 +72,11 @@ TILES = {
         **_MODEL,
     }
 }
+# What machines with these use after a compiler that does not know them, and flags that name it so.
+_WITHOUT: dict[str, tuple[str, list[str]]] = {
+    _AMX: ("avx512_bf16", []),
+    "neon_matrices": ("neon", ["-DSAX_NAME=neon"]),
+}
 _PORTABLE: dict[str, list[str]] = {"portable": []}  # of any other machine
 _AS_LINUX_SAYS = {
     "avx512vnni": "avx512_vnni",
@@ -149,10 +154,12 @@ class BuildNative(build_ext):
             try:
                 return compile_(source, name, flags)
             except CompileError:
-                if name != _AMX:
+                if name not in _WITHOUT:
                     raise
-                self.warn("this compiler does not know AMX: its machines use avx512_bf16")
-                return compile_(source, name, [flag for flag in flags if flag.startswith("-D")])
+                instead, named = _WITHOUT[name]
+                self.warn(f"this compiler does not know {name}: its machines use {instead}")
+                kept = [flag for flag in flags if flag.startswith("-D")]
+                return compile_(source, name, [*kept, *named])
 
         sets = _sets_of_this_machine() if quick else INSTRUCTIONS.get(_machine(), _PORTABLE)
         if len(sets) == 1:

@@ -15,9 +15,14 @@ namespace sax {
 #define SAX_TABLE_(name) kernels_##name
 #define SAX_TABLE(name) SAX_TABLE_(name)
 
+// Another name where a compiler does not know the instructions: `_WITHOUT` of build.py.
+#if !defined(SAX_NAME)
+#define SAX_NAME SAX_ISA
+#endif
+
 extern const Kernels SAX_TABLE(SAX_ISA);
 const Kernels SAX_TABLE(SAX_ISA) = {
-    SAX_TEXT(SAX_ISA),
+    SAX_TEXT(SAX_NAME),
     SAX_ISA::narrow,
     {SAX_ISA::pairs_size, SAX_ISA::pairs_of, SAX_ISA::plain},
     {SAX_ISA::bytes_size, SAX_ISA::bytes_of, SAX_ISA::quantized},
