@@ -51,7 +51,7 @@ KINDS = {
     "converted": Kind("converted", f"{TORCH} sentencepiece"),  # and llama.cpp
     "converted_media": Kind("converted_media", f"{TORCH} sentencepiece"),  # and llama.cpp
     "adapters": Kind("adapters", f"{TORCH} peft"),
-    "media": Kind("media.maker", f"{TORCH} torchvision pillow"),
+    "media": Kind("media.maker", f"{TORCH} torchaudio torchvision pillow"),
     "classifiers": Kind("classifiers", TORCH),
     "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),
     "tokens": Kind("tokens", TORCH),

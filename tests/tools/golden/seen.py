@@ -19,6 +19,7 @@ import shutil
 import string
 import tempfile
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,11 @@ def siglip_tokenizer(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     import sentencepiece as spm
     from transformers.models.siglip.tokenization_siglip import SiglipTokenizer
 
+    made = BytesIO()
     lines = [" ".join(TEXTS).lower(), "a cat and a dog at the lake", string.ascii_lowercase] * 20
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
-        model_prefix=str(folder / "spiece"),
+        model_writer=made,  # a file would name its folder in itself
         vocab_size=60,
         hard_vocab_limit=False,
         pad_id=0,
@@ -73,7 +75,7 @@ def siglip_tokenizer(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
         character_coverage=1.0,
         minloglevel=2,
     )
-    (folder / "spiece.vocab").unlink()
+    (folder / "spiece.model").write_bytes(made.getvalue())
     common.write_json(
         folder / "tokenizer_config.json",
         {
@@ -85,7 +87,7 @@ def siglip_tokenizer(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
             "unk_token": "<unk>",
         },
     )
-    pieces = spm.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+    pieces = spm.SentencePieceProcessor(model_proto=made.getvalue())
     rule = SiglipTokenizer.__new__(SiglipTokenizer)
     rule.do_lower_case = True
 

@@ -114,7 +114,11 @@ def _outcome(clone: Path, each: breaks.Break, pytest_flags: list[str], limit: fl
 
 def _failed(printed: str) -> str:
     lines = printed.splitlines()
-    summary = [line.split(" ", 1)[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    summary = [
+        line.split(" ", 1)[1]
+        for line in lines
+        if line.startswith(("FAILED tests/", "ERROR tests/"))
+    ]
     return summary[0].split(" - ")[0] if summary else ""
 
 
