@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,13 +114,9 @@ def _outcome(clone: Path, each: breaks.Break, pytest_flags: list[str], limit: fl
 
 
 def _failed(printed: str) -> str:
-    lines = printed.splitlines()
-    summary = [
-        line.split(" ", 1)[1]
-        for line in lines
-        if line.startswith(("FAILED tests/", "ERROR tests/"))
-    ]
-    return summary[0].split(" - ")[0] if summary else ""
+    """Return the first test of pytest's summary; lines of a captured log can begin as it does."""
+    found = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", printed, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _nearest_first(clone: Path, path: str) -> list[str]:
