@@ -155,6 +155,16 @@ async def test_the_rest_of_an_answer_that_has_ended_is_not_waited_for() -> None:
     assert reply.json()["content"] == "x"
 
 
+@each_case("side", ["input_prefix", "input_suffix"])
+async def test_the_text_on_one_side_of_the_answer_is_enough(
+    side: str, cell: FakeCell, http: httpx.AsyncClient
+) -> None:
+    sides = {"input_prefix": "", "input_suffix": "", "prompt": "", side: "a"}
+    reply = await http.post("/infill", json={**BODY, **sides})
+    assert reply.status_code == 200, reply.text
+    assert cell.requests[-1].prompt + cell.requests[-1].reply.suffix == "a"
+
+
 async def test_an_editor_may_only_warm_the_cache(cell: FakeCell, http: httpx.AsyncClient) -> None:
     reply = await http.post("/infill", json={**BODY, "n_predict": 0})
     assert reply.json()["content"] == ""

@@ -180,6 +180,27 @@ def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None
     assert asyncio.run(compiler.compile(constraint)) is first
 
 
+def test_of_more_constraints_than_are_kept_the_one_unused_for_longest_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler_module, "_KEPT", 2)
+    compiler = GrammarCompiler(tokenizer(), tokenizer().vocab_size)
+    a, b, c = (constraint_of(SamplingParams(regex=text)) for text in "abc")
+
+    async def made(asked: Constraint | None) -> object:
+        assert asked is not None
+        return await compiler.compile(asked)
+
+    async def compiled() -> None:
+        first, second = await made(a), await made(b)
+        assert await made(a) is first  # now b is the one
+        await made(c)
+        assert await made(a) is first
+        assert await made(b) is not second
+
+    asyncio.run(compiled())
+
+
 def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler) -> None:
     (letter,) = tokenizer().encode_continuation("a")
     compiled = asyncio.run(compiler.compile(Constraint("regex", "[a-z]{1,9}")))

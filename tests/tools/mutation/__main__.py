@@ -31,6 +31,11 @@ from unittest import mock
 from tests import targets
 from tests.tools.mutation import breaks
 
+_MODELS = "model_server/models/"
+_FAMILIES = (
+    "tests/model_server/models/test_families.py",
+    "tests/model_server/models/media/test_media_families.py",
+)
 _PLAIN = ["-q", "-n", "0", "-p", "no:cacheprovider", "-rfE"]
 
 
@@ -120,20 +125,29 @@ def _failed(printed: str) -> str:
 
 
 def _nearest_first(clone: Path, path: str) -> list[str]:
-    """The test files that reach a product file: its mirror, its room, ..., whole cells last."""
+    """The test files that reach a product file: its mirror, its room, ..., whole cells last.
+
+    Behind the mirror of a file of models come the tests of every family, which are found by name.
+    """
     target = ("tests", *Path(path).with_suffix("").parts)
 
-    def distance(file: str) -> tuple[bool, int, int]:
+    def distance(file: str) -> tuple[bool, bool, int, int]:
         place = Path(file)
         parts = (*place.parts[:-1], place.stem.removeprefix("test_"))
         pairs = enumerate(zip(target, parts, strict=False))
         shared = next((at for at, (one, two) in pairs if one != two), min(len(target), len(parts)))
-        return "end_to_end" in place.parts, -shared, len(parts)
+        early = shared == len(target) or file in families
+        return "end_to_end" in place.parts, not early, -shared, len(parts)
 
+    families = _FAMILIES if path.startswith(_MODELS) else ()
     room = f"tests/{Path(path).parent.as_posix()}/"
     started = (room, "tests/end_to_end/")  # these may run it in a process that they start
     reach = _reach(clone)
-    files = [file for file in reach if path in reach[file] or file.startswith(started)]
+    files = [
+        file
+        for file, reached in reach.items()
+        if path in reached or file.startswith(started) or file in families
+    ]
     return sorted(files, key=distance)
 
 

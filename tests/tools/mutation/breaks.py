@@ -46,7 +46,8 @@ def breaks_of(root: Path, path: str) -> list[Break]:
             for statement in _statements(function.body):
                 for line, after in _changes(statement, lines):
                     before = lines[line - 1]
-                    found.setdefault(line, Break(path, line, before, after))
+                    if after != before:
+                        found.setdefault(line, Break(path, line, before, after))
     return [found[line] for line in sorted(found)]
 
 

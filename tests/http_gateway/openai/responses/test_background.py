@@ -91,6 +91,8 @@ async def test_no_sign_of_life_is_left_of_answers_that_have_ended():
             await ended(http, (await http.post(PATH, json=ASKED)).json()["id"])
         # The mark is deleted after the end is stored, which is what a client sees.
         await until(lambda: store.names("open_responses"), lambda names: not names)
+        assert not runs._runs
+        assert not runs._outcomes
 
 
 async def test_an_answer_that_fails_says_why():

@@ -115,6 +115,16 @@ def test_a_stretch_that_cannot_be_computed_is_refused() -> None:
     )
 
 
+def test_yarn_s_borders_are_whole_pairs_unless_the_checkpoint_says_otherwise() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    ropes = [
+        rope_of({"rope_parameters": {"rope_theta": 1e4} | yarn | more}, 64)
+        for more in ({}, {"truncate": True}, {"truncate": False})
+    ]
+    usual, whole, between = (each.frequencies for each in ropes)
+    assert usual == whole != between
+
+
 def test_equal_triples_rotate_like_one_position():
     rope = Rope(frequencies=(1.0, 0.5, 0.1, 0.01), axes=axes_in_turn((2, 1, 1)))
     one = rope.at(jnp.asarray([7, 3]))
