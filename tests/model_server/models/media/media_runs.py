@@ -56,23 +56,30 @@ def _encode(encoder: Any, *inputs: jax.Array) -> jax.Array:
     return encoder(*inputs)
 
 
-def places_in(media: Sequence[MediaRecipe], prompt: np.ndarray) -> np.ndarray:
-    """bool[S]: the places of the vectors of images and sounds."""
-    return np.isin(prompt, [token for recipe in media for token in recipe.tokens])
+def places_in(
+    media: Sequence[MediaRecipe], prompt: np.ndarray, images: Sequence[PreparedImage] | None = None
+) -> np.ndarray:
+    """bool[S]: the places of the vectors of images and sounds.
+
+    images: those in the prompt, behind whose vectors such tokens are an answer's; None: all count.
+    """
+    here = np.isin(prompt, [token for recipe in media for token in recipe.tokens])
+    return here if images is None else here & (here.cumsum() <= sum(each.rows for each in images))
 
 
-def tokens_of(media: Sequence[MediaRecipe], prompt: np.ndarray) -> np.ndarray:
+def tokens_of(prompt: np.ndarray, here: np.ndarray) -> np.ndarray:
     """i32[S]: the prompt with rows of the buffer, in order, in the places of the images."""
-    here = places_in(media, prompt)
     return np.where(here, -np.cumsum(here), prompt).astype(np.int32)
 
 
-def ahead_of(media: Sequence[MediaRecipe], prompt: np.ndarray) -> np.ndarray | None:
+def ahead_of(
+    media: Sequence[MediaRecipe], prompt: np.ndarray, places: np.ndarray
+) -> np.ndarray | None:
     """i32[S]: how many later tokens of its image each token sees; None: none sees any."""
     if not any(recipe.bidirectional for recipe in media):
         return None
     tokens = [recipe.token for recipe in media if recipe.bidirectional]
-    ahead, here = np.zeros(len(prompt), np.int32), np.isin(prompt, tokens)
+    ahead, here = np.zeros(len(prompt), np.int32), np.isin(prompt, tokens) & places
     for at in reversed(range(len(prompt) - 1)):
         ahead[at] = ahead[at + 1] + 1 if here[at] and here[at + 1] else 0
     return ahead
@@ -88,7 +95,7 @@ def positions_in(
     if not any(recipe.triples for recipe in media):
         return None
     at, start, following, waiting = list[tuple[int, ...]](), 0, 0, list(images)
-    here = places_in(media, prompt)
+    here = places_in(media, prompt, images)
     while len(at) < len(prompt):
         part = waiting.pop(0) if here[len(at)] else None
         if part is None or part.grid is None:
@@ -133,7 +140,8 @@ class WholePrompts:
 
     def logits(self, prompt: np.ndarray) -> np.ndarray:
         """f32[S, V]: no token sees what is behind the prompt."""
-        tokens, ahead = tokens_of(self._media, prompt), ahead_of(self._media, prompt)
+        here = places_in(self._media, prompt, self._images)
+        tokens, ahead = tokens_of(prompt, here), ahead_of(self._media, prompt, here)
         at = positions_in(self._media, prompt, self._images)
         ahead = np.zeros(len(prompt), np.int32) if ahead is None else ahead
         at = np.zeros((3, len(prompt)), np.int32) if at is None else at
