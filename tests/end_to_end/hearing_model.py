@@ -37,13 +37,13 @@ VOXTRAL_TEMPLATE = (
 GEMMAS = {"gemma3n": GEMMA_3N, "gemma4": GEMMA_4}
 
 
-def _gemma_template(soft: str) -> str:
+def _gemma_template(sound: str, image: str) -> str:
     """As the published ones write a sound or image: its one token, for the processor to expand."""
     return (
         "{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' }}"
         "{% for part in message['content'] %}"
-        "{% if part['type'] == 'audio' %}{{ '" + soft + "' }}"
-        "{% elif part['type'] == 'image' %}{{ '<|image|>' }}"
+        "{% if part['type'] == 'audio' %}{{ '" + sound + "' }}"
+        "{% elif part['type'] == 'image' %}{{ '" + image + "' }}"
         "{% elif part['type'] == 'text' %}{{ part['text'] | trim }}{% endif %}{% endfor %}"
         "{% endfor %}{{ 'model: ' }}"
     )
@@ -53,7 +53,8 @@ def hearing_model(folder: Path, case: str = CASE) -> Path:
     """Write the folder."""
     known = {CASE: (CONTROL, TEMPLATE), VOXTRAL: (VOXTRALS, VOXTRAL_TEMPLATE)}
     for name, tokens in GEMMAS.items():
-        known[name] = tokens, _gemma_template([*tokens.values()][1])
+        _, sound, _, _, image, *_ = tokens.values()
+        known[name] = tokens, _gemma_template(sound, image)
     control, template = known[case]
     folder_of(folder, control, case)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))

@@ -22,6 +22,7 @@ from flax import nnx
 
 from model_server.models.layers.activations import Activation
 from model_server.models.layers.layers import LayerNorm, Linear, RmsNorm, UnitNorm, run_layer
+from model_server.models.media.projector import Gemma3nEmbedder
 from model_server.models.media.tower_layer import dense, heads_axis
 from model_server.models.weights.weight import WeightForm, weight
 
@@ -402,32 +403,18 @@ class Gemma3nSounds(nnx.Module):
         size = shape.embed
         self.ids, self.reduction, self.together = ids, reduction, shape.together
         self.tower = NearConformer(shape, ("conv_0", "conv_1"), form)
-        self.table = weight(
-            (ids.vocab, size),
-            (None, None),
-            (f"{_EMBEDDER}.embedding.weight",),
-            dtype=jnp.float32,
-            spread=0.02,
+        self.embedder = Gemma3nEmbedder(
+            ids.vocab, size, embed, _EMBEDDER, form, epsilon=shape.epsilon
         )
-        self.of_tokens = _norm(size, f"{_EMBEDDER}.hard_embedding_norm", shape.epsilon)
-        self.of_sounds = _norm(size, f"{_EMBEDDER}.soft_embedding_norm", shape.epsilon)
-        projection = (f"{_EMBEDDER}.embedding_projection.weight",)
-        self.projection = Linear(embed, size, ("embed", None), projection, form=form)
-        self.norm = UnitNorm(shape.epsilon)
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
         heard, there = self.tower(pieces, lengths, places[:, :, 0].sum(1))
         heard, there = heard[:, :: self.reduction], there[:, :: self.reduction]
-        vectors = self._projected(self.of_sounds(heard.reshape(-1, heard.shape[-1])))
-        filling, *ends = self._projected(
-            self.of_tokens(self.table[...][jnp.asarray(self.ids.rows)])
-        )
+        vectors = self.embedder.vectors(heard.reshape(-1, heard.shape[-1]))
+        filling, *ends = self.embedder.tokens(self.ids.rows)
         vectors = vectors.reshape(*there.shape, -1)
         vectors = jnp.where(there[..., None], vectors, filling[None, None])
         return vectors.at[:, self.ids.soft].set(ends[0]) if ends else vectors
-
-    def _projected(self, x: jax.Array) -> jax.Array:
-        return self.norm(self.projection(x))
 
 
 class Gemma4Sounds(nnx.Module):

@@ -17,7 +17,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.activations import Activation, activation_of
-from model_server.models.layers.layers import LayerNorm, Linear
+from model_server.models.layers.layers import LayerNorm, Linear, RmsNorm, UnitNorm
 from model_server.models.media.tower_layer import dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -184,3 +184,34 @@ def dense_layer(outputs: int, inputs: int, name: str, form: WeightForm) -> Linea
     """Return a projection with a bias, by its name."""
     kernel, bias = dense(name)
     return Linear(outputs, inputs, (None, None), kernel, form=form, bias=bias)
+
+
+class Gemma3nEmbedder(nnx.Module):
+    """Projects vectors of an encoder of Gemma 3n, and of tokens of the encoder's own vocabulary."""
+
+    def __init__(
+        self, vocab: int, size: int, embed: int, name: str, form: WeightForm, *, epsilon: float
+    ) -> None:
+        """size: of the encoder's vectors; embed: of the language model."""
+        self.table = weight(
+            (vocab, size), (None, None), (f"{name}.embedding.weight",),
+            dtype=jnp.float32, spread=0.02,
+        )  # fmt: skip
+        self.of_tokens, self.of_vectors = (
+            RmsNorm(size, (f"{name}.{kind}_embedding_norm.weight",), epsilon=epsilon)
+            for kind in ("hard", "soft")
+        )
+        projection = (f"{name}.embedding_projection.weight",)
+        self.projection = Linear(embed, size, ("embed", None), projection, form=form)
+        self.norm = UnitNorm(epsilon)
+
+    def vectors(self, x: jax.Array) -> jax.Array:
+        """Maps the encoder's f32[T, size] to f32[T, embed]."""
+        return self._projected(self.of_vectors(x))
+
+    def tokens(self, rows: tuple[int, ...]) -> jax.Array:
+        """Return f32[N, embed] of N rows of the vocabulary."""
+        return self._projected(self.of_tokens(self.table[...][jnp.asarray(rows)]))
+
+    def _projected(self, x: jax.Array) -> jax.Array:
+        return self.norm(self.projection(x))

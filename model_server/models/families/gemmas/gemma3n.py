@@ -1,8 +1,8 @@
 """Gemma 3n: several versions of each token, inputs per layer, shared keys and sparse gates.
 
-What hears is `media/gemma_sounds`; what sees is not read. A layer predicts all versions of a token
-from all, replaces the active one by its output, and corrects the others by how far it was off
-(Baykal et al. 2023, arXiv:2301.13310, alternating updates).
+What hears is `media/gemma_sounds`, what sees `media/gemma3n_vision_encoder`. A layer predicts all
+versions of a token from all, replaces the active one by its output, and corrects the others by how
+far it was off (Baykal et al. 2023, arXiv:2301.13310, alternating updates).
 Source: Google 2025, "Gemma 3n"; names and config keys are those of Hugging Face's
 `Gemma3nForCausalLM` and `Gemma3nForConditionalGeneration`.
 """
@@ -48,6 +48,7 @@ from model_server.models.layers.layers import (
 from model_server.models.layers.lending.lent_attention import KeysValues, LentAttention
 from model_server.models.layers.lending.per_layer import PerLayerGate
 from model_server.models.layers.rope import Rotary
+from model_server.models.media.gemma3n_vision_encoder import IMAGE_KEYS_3N, gemma3n_vision
 from model_server.models.media.gemma_sounds import SOUND_KEYS_3N, gemma3n_sounds
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm, weight
@@ -246,16 +247,8 @@ class AlternatingLayer(nnx.Module):
         return corrected.reshape(stream.shape), pages, lent
 
 
-# Limits of training, and tokens and sizes of the encoder of images.
-_UNUSED = ignored(
-    "altup_coef_clip",
-    "altup_lr_multiplier",
-    "boi_token_id",
-    "eoi_token_id",
-    "image_token_id",
-    "query_pre_attn_scalar",
-    "vision_soft_tokens_per_image",
-)
+# Limits of training, and a scale that is not used.
+_UNUSED = ignored("altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar")
 KEYS = KnownKeys(
     "gemma3n",
     (
@@ -275,6 +268,7 @@ KEYS = KnownKeys(
         "sliding_window",
         "vocab_size_per_layer_input",
         *SOUND_KEYS_3N,
+        *IMAGE_KEYS_3N,
     ),
     {**DECODER_OFF, **_UNUSED},
 )
@@ -378,7 +372,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         final=final,
         expand=expand,
         versions=versions,
-        media=[gemma3n_sounds(keys, embed)],
+        media=[gemma3n_vision(keys, embed), gemma3n_sounds(keys, embed)],
     )
 
 

@@ -16,7 +16,11 @@ CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_
 GEMMA_3N, GEMMA_4 = (
     dict(zip(ids, texts, strict=True))
     for ids, texts in (
-        (sounds.GEMMA_3N, ("<start_of_audio>", "<audio_soft_token>", "<end_of_audio>")),
+        (
+            (*sounds.GEMMA_3N, *sounds.IMAGES_3N),
+            ("<start_of_audio>", "<audio_soft_token>", "<end_of_audio>")
+            + ("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
+        ),
         (
             (*sounds.GEMMA_4, *IMAGES_4, VIDEO_4),
             ("<|audio>", "<|audio|>", "<audio|>", "<|image>", "<|image|>", "<image|>", "<|video|>"),

@@ -1,8 +1,9 @@
-"""Qwen2-Audio, Voxtral, Gemma 3n and 4, whose images are in gemma3.py, and Granite Speech."""
+"""Qwen2-Audio, Voxtral, Granite Speech, Gemma 3n, also its images, and Gemma 4's sounds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -73,24 +74,43 @@ def windows(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
 
 # Behind the tokens of `tiny_folder`: the beginning of a sound, its tokens and its end.
 GEMMA_3N, GEMMA_4 = (262, 271, 270), (262, 263, 264)
+IMAGES_3N = (263, 267, 266)  # likewise, of an image
 
 
-def hear_3n(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
+def perceive_3n(case: MediaCase, media: Sequence[np.ndarray]) -> Seen:
     """The sounds of a case are as long, filled to whole 128 samples: a batch is as each alone."""
-    from transformers import AutoModel, Gemma3nAudioFeatureExtractor, PreTrainedModel
-    from transformers.models.gemma3n.configuration_gemma3n import Gemma3nVisionConfig
+    from transformers import Gemma3nAudioFeatureExtractor
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-    class Blind(PreTrainedModel):
-        """In place of the encoder of images, which is timm's and is not called."""
+    _kept_arguments()
+    sounds, images = ([one for one in media if one.ndim == ndim] for ndim in (1, 3))
+    inputs, pieces = dict[str, Any](), list[Any]()
+    if sounds:
+        heard = Gemma3nAudioFeatureExtractor.from_dict(case.preprocessor)
+        inputs |= heard(sounds, return_tensors="pt")
+        pieces += [each.numpy() for each in inputs["input_features"]]
+    if images:
+        process = SiglipImageProcessorPil.from_dict(case.preprocessor)
+        inputs |= process(images, return_tensors="pt")
+        pieces += [each.numpy() for each in inputs["pixel_values"]]
+    counts = [case.config[f"{kind}_soft_tokens_per_image"] for kind in ("audio", "vision")]
+    marks = {1: (GEMMA_3N, counts[0]), 3: (IMAGES_3N, counts[1])}
+    rows = list[list[int]]()
+    for (begin, soft, end), count in (marks[one.ndim] for one in media):
+        rows.append([begin, *[soft] * count, end])
+    order = [*np.argsort([one.ndim for one in media], kind="stable")]
+    return Seen(rows, inputs, [pieces[order.index(n)] for n in range(len(media))])
 
-        config_class = Gemma3nVisionConfig
 
-    AutoModel.register(Gemma3nVisionConfig, Blind, exist_ok=True)
-    process = Gemma3nAudioFeatureExtractor.from_dict(case.preprocessor)
-    made = process(list(sounds), return_tensors="pt")
-    begin, soft, end = GEMMA_3N
-    rows = [[begin, *[soft] * case.config["audio_soft_tokens_per_image"], end]] * len(sounds)
-    return Seen(rows, dict(made), [each.numpy() for each in made["input_features"]])
+def _kept_arguments() -> None:
+    """Let timm change a copy of model_args: it writes classes into the blocks of the config, which
+    transformers then cannot save."""
+    from transformers.models.timm_wrapper import modeling_timm_wrapper as wrapper
+
+    made = wrapper._create_timm_model_with_error_handling
+    wrapper._create_timm_model_with_error_handling = lambda config, **args: made(
+        config, **deepcopy(args)
+    )
 
 
 def hear_4(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
@@ -106,9 +126,9 @@ def hear_4(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
 
 
 def vectors_3n(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
-    """With that of the token behind each sound, which is of the encoder's vocabulary, too."""
-    (begin, *_), caught = GEMMA_3N, _embedded(model, seen, prompt)
-    starts = np.flatnonzero(np.asarray(prompt) == begin)
+    """With that of the token behind each medium, which is of an encoder's vocabulary, too."""
+    caught = _embedded(model, seen, prompt)
+    starts = np.flatnonzero(np.isin(prompt, (GEMMA_3N[0], IMAGES_3N[0])))
     rows = zip(starts, seen.rows, strict=True)
     return [caught[start + 1 : start + len(each)] for start, each in rows]
 
@@ -159,10 +179,14 @@ CASES = [
             "projector": {"projector_hidden_act": "relu"},
         },
     ),
+    # Few blocks of each kind, and both encoders in one prompt. No image is taller than wide, as in
+    # gemma3.py.
     MediaCase(
         "gemma3n",
-        Reader(hear_3n, vectors_3n),
+        Reader(perceive_3n, vectors_3n),
+        images=((41, 67), (20, 70)),
         sounds=(20_001, 20_090),
+        order=("sound_0", "image_0", "image_1", "sound_1"),
         without={
             "cap": {"audio_config.conf_attention_logit_cap": 50.0},
             "near": {"audio_config.conf_attention_context_left": 3},
@@ -172,10 +196,12 @@ CASES = [
     # Places behind are seen, a spectrogram of its own, and as long as a sound may be.
     MediaCase(
         "gemma3n_future",
-        Reader(hear_3n, vectors_3n),
+        Reader(perceive_3n, vectors_3n),
         sounds=(25_590,),
         without={"ahead": {"audio_config.conf_attention_context_right": 0}},
     ),
+    # All blocks of the published encoder of images, with a twentieth of their channels.
+    MediaCase("gemma3n_vision", Reader(perceive_3n, vectors_3n), images=((41, 67), (5, 90))),
     MediaCase(
         "gemma4_sounds",
         Reader(hear_4, vectors_4),
