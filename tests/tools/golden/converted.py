@@ -124,7 +124,7 @@ CASES: dict[str, dict[str, Any]] = {
     "nemotron_h_dense": _NEMOTRON,
     "nemotron_h_latent": _NEMOTRON,
 }
-_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a")
+_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
 
 
 def make(name: str, into: Path) -> None:
