@@ -19,7 +19,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -37,7 +36,7 @@ from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from sax.errors import CheckpointError
 from tests.each_case import Failures
-from tests.model_server.checkpoints.gguf.test_converted import Case, converted, write
+from tests.model_server.checkpoints.gguf.test_converted import Case, converted, told_of, write
 from tests.model_server.models.family_cases import F32
 from tests.tools.golden import common
 from tests.tools.golden.converted import digest
@@ -232,12 +231,6 @@ def read(path: Path, values: Mapping[str, Any]) -> Opened:
             if module is encoder:
                 told = told_of(module.assemble([jnp.asarray(leaf) for leaf in leaves]))
     return Opened(recipe.media, found, told)
-
-
-def told_of(module: Any) -> str:
-    """Return what a module says besides its weights: sizes, bases, activations."""
-    text = re.sub(r" at 0x\w+", "", repr(nnx.graphdef(module)))
-    return re.sub(r"\d+\.\d+(e-?\d+)?", lambda found: f"{float(found[0]):.5g}", text)
 
 
 def compare(case: MediaCase, place: Path) -> None:
