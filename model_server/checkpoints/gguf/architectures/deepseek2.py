@@ -92,6 +92,8 @@ def _read_youtu(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "model_type": "youtu",
         "attention_bias": facts.has("blk.0.attn_output.bias"),
+        "mlp_bias": facts.has("blk.0.ffn_up.bias"),
+        "rope_interleave": True,
         "num_key_value_heads": config["num_attention_heads"],
         **heads,
         **read_rope(facts, heads["qk_rope_head_dim"]),
@@ -131,6 +133,8 @@ def _read_groups(facts: Facts, config: Config, gating: int) -> dict[str, Any]:
 
 
 def _more_metadata(config: Config) -> dict[str, Any]:
+    if config["model_type"] == "youtu" and config.get("rope_interleave") is False:
+        raise CheckpointError("a youtu model with rope_interleave = false has no words in GGUF")
     heads = {
         "attention.head_count_kv": config["num_attention_heads"],
         "attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
