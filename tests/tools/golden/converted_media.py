@@ -51,13 +51,11 @@ CASES: dict[str, Changes] = {
     "llama4": Changes({"vision_config.rope_theta": 10000.0}),
     "llava_pixtral": Changes(),
     "mistral3": Changes(),
-    "mistral3_ministral3": Changes(),
     "qwen2_audio": Changes(),
     "qwen2_vl": Changes(),
     "qwen2_5_vl": Changes({"vision_config.window_size": 32}),
     "qwen3_vl": Changes(),
     "qwen3_5": Changes(),
-    "qwen3_5_moe": Changes(),
     "voxtral": Changes(),
 }
 IMAGE_BREAK, _LAYERS = 263, 32
