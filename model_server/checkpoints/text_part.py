@@ -184,7 +184,7 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         # Encoders of GGUF files come with the config of a text model.
-        with_media = checkpoint.format == "gguf" and VISION in config
+        with_media = checkpoint.format == "gguf" and (VISION in config or AUDIO in config)
         media = {name for name in checkpoint.names() if is_media(name, None)}
         return without(checkpoint, media if with_media else ())
     kind = checkpoint.config.get("model_type")

@@ -156,6 +156,8 @@ ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
 _SEEN = ROOT / "tests" / "golden" / "seen"
 _MEDIA = ROOT / "tests" / "golden" / "media"
+_CONVERTED = ROOT / "tests" / "golden" / "converted"
+_CONVERTED_MEDIA = ROOT / "tests" / "golden" / "converted_media"
 _PLANS = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
@@ -191,7 +193,10 @@ def page() -> str:
             (_family_row(family, cases) for family in families()),
         ),
         "parts": _table(
-            ("model path", "GGUF", "pictures, sounds", "draft layers", "planned sizes"),
+            (
+                *("model path", "GGUF", "pictures, sounds", "in GGUF", "draft layers"),
+                "planned sizes",
+            ),
             (_parts_row(family, cases) for family in families() if isinstance(family, Family)),
         ),
         "traced": ", ".join(f"`{name}`" for name in COMPARED),
@@ -292,24 +297,48 @@ def _parts_row(family: Family, cases: Mapping[str, Sequence[str]]) -> Sequence[s
     recipes = [each for each in made if isinstance(each, Recipe)]
     return (
         f"`{family.path}`",
-        ", ".join(_gguf(family)),
-        "yes" if any(recipe.media for recipe in recipes) or _has_media_cases(family) else "",
+        ", ".join(_gguf(family, names)),
+        "yes" if any(recipe.media for recipe in recipes) or _media_cases(family) else "",
+        ", ".join(sorted({f"`{kind}`" for kind in _gguf_encoders(family)})),
         "yes" if any(recipe.own_head for recipe in recipes) else "",
         ", ".join(_planned(family)),
     )
 
 
-def _has_media_cases(family: Family) -> bool:
-    """Return True if a golden case with images or sounds is of this family."""
-    configs = (json.loads(path.read_text()) for path in _MEDIA.glob("*/config.json"))
-    return any(text_config(each).get("model_type") in family.model_types for each in configs)
+def _media_cases(family: Family) -> list[str]:
+    """Return the golden cases with images or sounds of a family."""
+    paths = sorted(_MEDIA.glob("*/config.json"))
+    kinds = {path: text_config(json.loads(path.read_text())).get("model_type") for path in paths}
+    return [path.parent.name for path, kind in kinds.items() if kind in family.model_types]
 
 
-def _gguf(family: Family) -> Iterable[str]:
-    """GGUF's names of a family; files of those in italics are only read."""
+def _gguf(family: Family, cases: Sequence[str]) -> Iterable[str]:
+    """GGUF's names of a family, its own first; files of those in italics are only read."""
+    own: list[str] = []
     for each in ARCHITECTURES.values():
         if not set(each.model_types).isdisjoint(family.model_types):
+            own.append(each.name)
             yield f"`{each.name}`" if each.more_metadata else f"*{each.name}*"
+    files = [(_CONVERTED, name) for name in cases]
+    files += [(_CONVERTED_MEDIA, name) for name in _media_cases(family)]
+    others = {each["metadata"]["general.architecture"] for each in _texts(files)}
+    yield from (f"*{name}*" for name in sorted(others.difference(own)))
+
+
+def _texts(files: Iterable[tuple[Path, str]]) -> Iterable[dict[str, Any]]:
+    """Yield what llama.cpp's converter made of the text models of these cases."""
+    for folder, name in files:
+        if (path := folder / f"{name}.json").exists():
+            found = json.loads(path.read_text())
+            yield found.get("text", found)
+
+
+def _gguf_encoders(family: Family) -> Iterable[str]:
+    """Names of the projectors of the encoders that are read from GGUF files."""
+    for name in _media_cases(family):
+        if (path := _CONVERTED_MEDIA / f"{name}.json").exists():
+            metadata = json.loads(path.read_text())["media"]["metadata"]
+            yield from (kind for key, kind in metadata.items() if key.endswith("projector_type"))
 
 
 def _planned(family: Family) -> Iterable[str]:

@@ -1,7 +1,8 @@
-"""The encoder of pictures that llama.cpp keeps in a file of its own, mmproj-NAME.gguf.
+"""The encoders of pictures and sounds in llama.cpp's file for them, mmproj-NAME.gguf.
 
-Its metadata becomes the vision_config of a Hugging Face config.json, and its tensors those of the
-family's folder. Raises CheckpointError without the file's name, which the caller adds.
+Its metadata becomes the vision_config and audio_config of a Hugging Face config.json, and its
+tensors those of the family's folder. Raises CheckpointError without the file's name, which the
+caller adds.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from model_server.checkpoints.gguf.architecture import Config, halves_of_heads
+from model_server.checkpoints.gguf.architecture import Config
 from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.gguf.matrix import Matrix
 from model_server.checkpoints.gguf.parts import GgufParts, open_parts
-from model_server.checkpoints.gguf.projectors import PROJECTORS, GgufProjector
-from model_server.checkpoints.media_part import PREPROCESSOR, VISION
+from model_server.checkpoints.gguf.projectors import PROJECTORS
+from model_server.checkpoints.gguf.projectors.projector import (
+    FRAMES,
+    HEARING,
+    SEEING,
+    GgufProjector,
+    Undo,
+)
+from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver
 from model_server.checkpoints.split_name import mmproj_of
@@ -29,11 +37,18 @@ from sax.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 _LEAST, _MOST = "vision.image_min_pixels", "vision.image_max_pixels"
+_TEXT_TYPE = "text_model_type"  # of a text model that another family takes
+_OF_SIDE = {SEEING: ("v.", "mm."), HEARING: ("a.", "mm.a.")}  # beginnings of tensors' names
 # Metadata that repeats the tensors or the projector's kind, or is of no picture's numbers.
 _UNUSED = frozenset(
     {
-        *("has_vision_encoder", "projector_type", "vision.projector_type", "use_gelu", "use_silu"),
-        *("vision.feed_forward_length", "vision.projection_dim"),
+        *("projector_type", "use_gelu", "use_silu"),
+        *(f"has_{side}_encoder" for side in _OF_SIDE),
+        *(
+            f"{side}.{key}"
+            for side in _OF_SIDE
+            for key in ("projector_type", "feed_forward_length", "projection_dim")
+        ),
     }
 )
 
@@ -43,28 +58,35 @@ class MediaView:
     """A tensor of an encoder, made of the file's: read whole, as encoders are small."""
 
     parts: tuple[GgufTensor, ...]
-    frames: bool = False  # the parts are frames of filters, [out, in, frames, rows, columns]
-    plus: float = 0.0  # the converter added this to every value
-    heads: int = 0  # whose rotary pairs are neighbours in the file; 0: rows are as they are
+    sizes: Config  # of the encoder
+    undo: Undo | None = None  # what the converter did to the numbers
 
     @property
     def shape(self) -> tuple[int, ...]:
         first = self.parts[0].shape
-        if self.frames:
+        if self.undo is not None:
+            return self.undo(np.zeros(self._joined_shape(first), np.float32), self.sizes).shape
+        return self._joined_shape(first)
+
+    def _joined_shape(self, first: tuple[int, ...]) -> tuple[int, ...]:
+        if self._frames:
             return (*first[:2], len(self.parts), *first[2:])
         return (sum(part.shape[0] for part in self.parts), *first[1:])
 
     @property
+    def _frames(self) -> bool:
+        """True if the parts are frames of filters, [out, in, frames, rows, columns]."""
+        return self.parts[-1].name == FRAMES[-1]
+
+    @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32) if self.plus else _matrix(self.parts[0]).dtype
+        return _matrix(self.parts[0]).dtype if self.undo is None else np.dtype(np.float32)
 
     def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         parts = [_numbers(part) for part in self.parts]
-        made = np.stack(parts, axis=2) if self.frames else np.concatenate(parts)
-        if self.plus:
-            made = made.astype(np.float32) - np.float32(self.plus)
-        if self.heads:
-            made = made[halves_of_heads(len(made), self.heads)]
+        made = np.stack(parts, axis=2) if self._frames else np.concatenate(parts)
+        if self.undo is not None:
+            made = self.undo(made.astype(np.float32), self.sizes)
         return deliver(made[region], out)
 
     def packing(self) -> Packing | None:
@@ -94,7 +116,7 @@ def open_media(
     Returns the open file, the model's config.json with the encoder's, and the encoder's tensors.
     tokens: of the model. Raises CheckpointError, naming the file.
     """
-    if not any(config["model_type"] in each.texts for each in PROJECTORS.values()):
+    if not any(config["model_type"] in each.texts for kind in PROJECTORS.values() for each in kind):
         return None
     name = mmproj_of(path.name, [file.name for file in path.parent.glob("*.gguf")])
     if name is None:
@@ -117,53 +139,107 @@ def open_media(
 def media_of(
     header: GgufHeader, config: dict[str, Any], tokens: list[str]
 ) -> tuple[dict[str, Any], dict[str, MediaView]] | None:
-    """Return what a file adds to the config.json of a text model, and the encoder's tensors.
+    """Return what a file adds to the config.json of a text model, and the encoders' tensors.
 
-    None: it is the file of another model, or of a kind that is not read.
+    None: it is the file of another model, or all of its encoders are of kinds that are not read.
     """
     facts = Facts(header, "clip")
-    kind = facts.get("vision.projector_type", facts.get("projector_type"))
-    projector = PROJECTORS.get(kind) if isinstance(kind, str) else None
-    if projector is None or config["model_type"] not in projector.texts:
+    projectors = [each for side in _OF_SIDE if (each := _projector(facts, side, config, tokens))]
+    if not projectors:
         return None
-    if facts.whole("vision.projection_dim") != config["hidden_size"]:
+    left, unread = dict(header.tensors), _unread_sides(facts, projectors)
+    more: dict[str, Any] = {}
+    views: dict[str, MediaView] = {}
+    for projector in projectors:
+        added, found = _encoder(facts, projector, config, left)
+        more |= added | {projector.token_key: tokens.index(projector.token)}
+        views |= found
+    ignored = {name for each in projectors for name in each.ignored}
+    skipped = tuple(start for side in unread for start in _OF_SIDE[side])
+    if unknown := sorted(n for n in left.keys() - ignored if not n.startswith(skipped)):
+        raise CheckpointError(f"such encoders have no tensor {unknown[0]!r}")
+    known = _UNUSED.union(*(each.unused for each in projectors))
+    sides = tuple(f"{side}." for side in unread)
+    if keys := sorted(n for n in facts.unread().keys() - known if not n.startswith(sides)):
+        raise CheckpointError(f"its metadata has clip.{keys[0]}, which is not supported")
+    return more, views
+
+
+def _kind(facts: Facts, side: str) -> str | None:
+    """Return the projector of pictures or of sounds; None: the file has none."""
+    if facts.flag(f"has_{side}_encoder", side == SEEING) is False:
         return None
-    if projector.token not in tokens:
-        raise CheckpointError(f"the model has no token {projector.token}, which stands for images")
-    sizes = _sizes(facts)
-    vision = projector.vision(facts, sizes)
+    kind = facts.get(f"{side}.projector_type", facts.get("projector_type"))
+    return kind if isinstance(kind, str) else None
+
+
+def _projector(facts: Facts, side: str, config: Config, tokens: list[str]) -> GgufProjector | None:
+    kind, text = _kind(facts, side), config["model_type"]
+    fitting = (
+        each
+        for each in PROJECTORS.get(kind or "", ())
+        if each.side == side and text in each.texts and each.fits(facts)
+    )
+    found = next(fitting, None)
+    if found is None or facts.whole(f"{side}.projection_dim") != config["hidden_size"]:
+        return None
+    if found.token not in tokens:
+        raise CheckpointError(
+            f"the model has no token {found.token}, which stands for what such an encoder makes: "
+            "to serve it as text, move the encoder's file to another folder"
+        )
+    return found
+
+
+def _unread_sides(facts: Facts, projectors: list[GgufProjector]) -> list[str]:
+    """Return the sides of which the file has an encoder that is not read, and tell the log."""
+    taken = {each.side for each in projectors}
+    unread = [side for side in _OF_SIDE if side not in taken and _kind(facts, side)]
+    for side in unread:
+        kind = _kind(facts, side)
+        logger.warning("encoders of the kind %s are not read: the model takes no %s", kind, side)
+    return unread
+
+
+def _encoder(
+    facts: Facts, projector: GgufProjector, config: Config, left: dict[str, GgufTensor]
+) -> tuple[dict[str, Any], dict[str, MediaView]]:
+    """Return what an encoder adds to config.json, and its tensors, which are taken from `left`."""
+    sizes = _sizes(facts, projector)
+    encoder = projector.encoder(facts, sizes)
+    text = config["model_type"]
     more = {
-        "model_type": projector.texts[config["model_type"]],
-        VISION: vision,
-        PREPROCESSOR: _preprocessor(facts),
-        "image_token_id": tokens.index(projector.token),
-        **projector.outer(facts, vision),
+        "model_type": projector.texts[text],
+        projector.part: encoder,
+        **({_TEXT_TYPE: text} if projector.around else {}),
+        **({PREPROCESSOR: _preprocessor(facts)} if projector.side == SEEING else {}),
+        **projector.outer(facts, encoder),
     }
-    if unread := sorted(facts.unread().keys() - _UNUSED):
-        raise CheckpointError(f"its metadata has clip.{unread[0]}, which is not supported")
-    return more, _views(header, projector, vision, sizes)
+    return more, _views(left, projector, encoder, sizes)
 
 
-def _sizes(facts: Facts) -> dict[str, Any]:
+def _sizes(facts: Facts, projector: GgufProjector) -> dict[str, Any]:
+    side = projector.side
+    pictures = ("image_size", "patch_size") if side == SEEING else ()
+    embed = facts.whole(f"{side}.embedding_length")
     return {
-        "hidden_size": facts.whole("vision.embedding_length"),
-        "image_size": facts.whole("vision.image_size"),
-        "num_attention_heads": facts.whole("vision.attention.head_count"),
-        "num_hidden_layers": facts.whole("vision.block_count"),
-        "patch_size": facts.whole("vision.patch_size"),
-        "intermediate_size": _feed_forward(facts),
-        "layer_norm_eps": facts.number("vision.attention.layer_norm_epsilon", 1e-6),
+        "hidden_size": embed,
+        "num_attention_heads": facts.whole(f"{side}.attention.head_count"),
+        "num_hidden_layers": facts.whole(f"{side}.block_count"),
+        "intermediate_size": _feed_forward(facts, projector.prefix, embed),
+        "layer_norm_eps": facts.number(f"{side}.attention.layer_norm_epsilon", 1e-6),
+        **{key: facts.whole(f"{side}.{key}") for key in pictures},
     }
 
 
-def _feed_forward(facts: Facts) -> int:
+def _feed_forward(facts: Facts, prefix: str, embed: int) -> int:
     """Return it from a tensor: converters wrote other numbers for some families."""
-    sides = {"v.blk.0.ffn_up.weight", "v.blk.0.ffn_down.weight"} & facts.tensors.keys()
+    names = [f"{prefix}.0.ffn_{side}.weight" for side in ("up", "down")]
+    sides = set(names) & facts.tensors.keys()
     shapes = {facts.tensors[name].shape for name in sides}
-    embed = facts.whole("vision.embedding_length")
     others = {side for shape in shapes for side in shape} - {embed}
     if len(sides) != 2 or len(others) > 1:
-        raise CheckpointError("it has no v.blk.0.ffn_up.weight and ffn_down.weight that fit")
+        raise CheckpointError(f"it has no {names[0]} and ffn_down.weight that fit")
     return others.pop() if others else embed
 
 
@@ -180,37 +256,31 @@ def _preprocessor(facts: Facts) -> dict[str, Any]:
 
 
 def _views(
-    header: GgufHeader, projector: GgufProjector, vision: Config, sizes: Config
+    left: dict[str, GgufTensor], projector: GgufProjector, encoder: Config, sizes: Config
 ) -> dict[str, MediaView]:
-    left, layers = dict(header.tensors), sizes["num_hidden_layers"]
+    """Take an encoder's tensors from `left`."""
+    layers = sizes["num_hidden_layers"]
     if layers > len(left):
         raise CheckpointError(f"it announces {layers} layers, but has {len(left)} tensors")
-    _swap_reversed(left, layers, sizes["hidden_size"])
+    _swap_reversed(left, projector.prefix, layers, sizes["hidden_size"])
     views: dict[str, MediaView] = {}
-    for name, parts, inside in projector.places(layers, vision):
+    for name, parts, key in projector.places(layers, encoder):
         found = [left.pop(part) for part in parts if part in left]
         if not found:
             continue  # what a model must have is checked against its weights
         if len(found) < len(parts) or len({each.shape[1:] for each in found}) > 1:
             raise CheckpointError(f"{', '.join(parts)} do not make {name}: some are missing")
-        views[name] = MediaView(
-            tuple(found),
-            frames=parts[-1].endswith(".weight.1"),
-            plus=1.0 if name in projector.plus_one else 0.0,
-            heads=sizes["num_attention_heads"] if inside in projector.rotated else 0,
-        )
-    if unknown := sorted(left.keys() - set(projector.ignored)):
-        raise CheckpointError(f"such encoders have no tensor {unknown[0]!r}")
+        views[name] = MediaView(tuple(found), {**sizes, **encoder}, projector.undone.get(key))
     return views
 
 
-def _swap_reversed(tensors: dict[str, GgufTensor], layers: int, embed: int) -> None:
+def _swap_reversed(tensors: dict[str, GgufTensor], prefix: str, layers: int, embed: int) -> None:
     """Undo that older converters gave both matrices of a feed-forward each other's names."""
     for layer in range(layers):
-        up, down = (tensors.get(f"v.blk.{layer}.ffn_{side}.weight") for side in ("up", "down"))
+        up, down = (tensors.get(f"{prefix}.{layer}.ffn_{side}.weight") for side in ("up", "down"))
         if up is None or down is None or up.shape[-1] == embed or down.shape[-1] != embed:
             continue
         for end in ("weight", "bias"):
-            names = [f"v.blk.{layer}.ffn_{side}.{end}" for side in ("up", "down")]
+            names = [f"{prefix}.{layer}.ffn_{side}.{end}" for side in ("up", "down")]
             if all(name in tensors for name in names):
                 tensors[names[0]], tensors[names[1]] = tensors[names[1]], tensors[names[0]]

@@ -25,6 +25,7 @@ REFUSED = {
     "gpt_oss_no_layer_types": "attention_bias",
     "roberta": "cannot be written as GGUF",
     "xlm_roberta": "cannot be written as GGUF",
+    "youtu_plain_queries": "attention_bias",
     "qwen3_moe_dense_layers": "mlp_only_layers",
     "qwen3_moe_sparse_step": "decoder_sparse_step",
     "smollm3_interval": "no_rope_layer_interval",

@@ -29,7 +29,13 @@ ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "original_max_position_
 SILENT = (
     *("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"),
     *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop"),
-    *("hidden_dropout_prob", "resid_pdrop", "initializer_range", "gradient_checkpointing"),
+    *(
+        "hidden_dropout_prob",
+        "resid_pdrop",
+        "initializer_range",
+        "embedding_initializer_range",
+        "gradient_checkpointing",
+    ),
     *("aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "output_router_logits", "ep_size"),
     *("num_nextn_predict_layers", "pad_token_id", "pretraining_tp", "summary_type", "n_ctx"),
     *("cache_implementation", "rotary", "scale_attn_weights"),

@@ -81,6 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
             "glm4_yarn",
             "glm_moe_dsa",
             "granite_rope_parameters",
+            "granite_swa_biases",
             "granitemoe",
             "granitemoehybrid",
             "hunyuan_biases",
@@ -92,6 +93,7 @@ CASES: dict[str, dict[str, Any]] = {
             "mamba2",
             "minimax_m2",
             "ministral3",
+            "mellum",
             "mixtral",
             "modernbert",
             "olmo2",
@@ -109,11 +111,23 @@ CASES: dict[str, dict[str, Any]] = {
             "qwen3_vl",
             "seed_oss_biases",
             "smollm3",
+            "solar_open",
             "starcoder2_unbiased",
+            "youtu",
         )
     },
+    "afmoe": {"global_attn_every_n_layers": 4},
     "dots1": {"scoring_func": "sigmoid"},
     "falcon_h1": _FALCON,
+    "glm4_moe_lite": {"first_k_dense_replace": 1, "scoring_func": "sigmoid"},
+    "granite_swa": {
+        "layer_rope_theta": [0, 10000.0, 10000.0, 10000.0],
+        "no_rope_layers": [0, 1, 1, 1],
+    },
+    "granitemoe_swa": {
+        "layer_rope_theta": [0, 10000.0, 10000.0],
+        "no_rope_layers": [0, 1, 1],
+    },
     "hunyuan_moe": {"rope_scaling": None},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "llama4": _LLAMA4,
@@ -124,7 +138,7 @@ CASES: dict[str, dict[str, Any]] = {
     "nemotron_h_dense": _NEMOTRON,
     "nemotron_h_latent": _NEMOTRON,
 }
-_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a")
+_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
 
 
 def make(name: str, into: Path) -> None:

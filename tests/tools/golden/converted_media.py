@@ -1,16 +1,17 @@
 """What llama.cpp's converter writes for the models of `media`: both files, as `converted` tells it.
 
 Needs what `converted` needs. A file holds `config` and `preprocessor`, what was changed in the
-case's files because GGUF has no word for it, and `text` and `media`, each with `metadata` and
-`tensors`.
+case's files because GGUF has no word for it, `shapes`, those of tensors that are others for that,
+and `text` and `media`, each with `metadata` and `tensors`.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -20,28 +21,62 @@ from tests.tools.golden.converted import llama_cpp, parts_of
 from tests.tools.golden.media.case import tensor_of
 
 MEDIA = common.GOLDEN / "media"
-# By case of `media`: what its config.json and its preprocessor_config.json say otherwise.
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "gemma3": ({}, {"image_seq_length": 4}),
-    "mistral3": ({}, {}),
-    "qwen2_vl": ({}, {}),
-    "qwen2_5_vl": ({"vision_config.window_size": 32}, {}),
-    "qwen3_vl": ({}, {}),
-    "qwen3_5": ({}, {}),
+
+
+class Changes(NamedTuple):
+    """What a case of `media` says otherwise here."""
+
+    config: dict[str, Any] = {}
+    preprocessor: dict[str, Any] = {}
+    told: dict[str, Any] = {}  # config.json of the converter alone
+    shapes: dict[str, list[int]] = {}
+
+
+CASES: dict[str, Changes] = {
+    "exaone4_5": Changes(),
+    "gemma3": Changes(preprocessor={"image_seq_length": 4}),
+    "gemma4": Changes(
+        {
+            "audio_config.attention_chunk_size": 12,
+            "audio_config.attention_context_left": 13,
+            "audio_config.attention_logit_cap": 50.0,
+            "text_config.sliding_window": 1024,
+            "text_config.use_bidirectional_attention": "vision",
+            "vision_config.pooling_kernel_size": 3,
+            "vision_config.position_embedding_size": 210,
+        },
+        told={"audio_config.input_feat_size": 20},
+        shapes={"model.vision_tower.patch_embedder.position_embedding_table": [2, 210, 36]},
+    ),
+    "llama4": Changes({"vision_config.rope_theta": 10000.0}),
+    "llava_pixtral": Changes(),
+    "mistral3": Changes(),
+    "qwen2_audio": Changes(),
+    "qwen2_vl": Changes(),
+    "qwen2_5_vl": Changes({"vision_config.window_size": 32}),
+    "qwen3_vl": Changes(),
+    "qwen3_5": Changes(),
+    "voxtral": Changes(),
 }
 IMAGE_BREAK, _LAYERS = 263, 32
 
 
 def make(name: str, into: Path) -> None:
     """Write into/NAME.json."""
-    changes, others = CASES[name]
-    config = common.changed(common.read_json(MEDIA / name / "config.json"), changes)
-    preprocessor = common.read_json(MEDIA / name / "preprocessor_config.json") | others
-    told = common.how("converted_media", name, "conversion to float32 by llama.cpp's converter")
-    parts: dict[str, Any] = {"how": told, "config": changes, "preprocessor": others}
+    changes = CASES[name]
+    config = common.changed(common.read_json(MEDIA / name / "config.json"), changes.config)
+    preprocessor = preprocessor_of(name) | changes.preprocessor
+    parts: dict[str, Any] = {
+        "how": common.how(
+            "converted_media", name, "conversion to float32 by llama.cpp's converter"
+        ),
+        "config": changes.config,
+        "preprocessor": changes.preprocessor,
+        "shapes": changes.shapes,
+    }
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        _write(folder, name, config, preprocessor)
+        _write(folder, name, common.changed(config, changes.told), preprocessor)
         for key in ("text", "media"):
             parts[key] = parts_of(_converted(folder, key))
     into.mkdir(parents=True, exist_ok=True)
@@ -64,7 +99,7 @@ def _write(folder: Path, name: str, config: dict[str, Any], preprocessor: dict[s
     }
     for file, value in files.items():
         (folder / file).write_text(json.dumps(value))
-    save_file(tensors_of(name), folder / "model.safetensors", {"format": "pt"})
+    save_file(tensors_of(name, CASES[name].shapes), folder / "model.safetensors", {"format": "pt"})
 
 
 def _converted(folder: Path, key: str) -> Any:
@@ -86,7 +121,14 @@ def _converted(folder: Path, key: str) -> Any:
     return gguf.GGUFReader(out)
 
 
-def tensors_of(name: str) -> dict[str, np.ndarray]:
-    """Return the weights of a case of `media` by Hugging Face name."""
-    shapes = common.read_json(MEDIA / name / "tensors.json")
+def preprocessor_of(name: str) -> dict[str, Any]:
+    """Return what a case of `media` says of pictures; nothing if it has none."""
+    if (path := MEDIA / name / "preprocessor_config.json").exists():
+        return common.read_json(path)
+    return common.read_json(MEDIA / name / "processor_config.json").get("image_processor", {})
+
+
+def tensors_of(name: str, others: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
+    """Return the weights of a case of `media` by Hugging Face name; others: shapes."""
+    shapes = common.read_json(MEDIA / name / "tensors.json") | others
     return {key: tensor_of(key, tuple(shape)) for key, shape in shapes.items()}

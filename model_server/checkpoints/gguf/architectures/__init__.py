@@ -28,6 +28,7 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     ARCEE,
     ERNIE4_5,
     GRANITE,
+    GRANITE_SWA,
     HUNYUAN_DENSE,
     MISTRAL3,
     PHI3,
@@ -36,6 +37,7 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
 )
 from model_server.checkpoints.gguf.architectures.olmo2 import EXAONE4, OLMO2
 from model_server.checkpoints.gguf.architectures.qwen import (
+    MELLUM,
     QWEN2,
     QWEN2VL,
     QWEN3,
@@ -61,6 +63,7 @@ _ALL = (
     BERT,
     SMOLLM3,
     GRANITE,
+    GRANITE_SWA,
     SEED_OSS,
     ERNIE4_5,
     ARCEE,
@@ -82,6 +85,7 @@ _ALL = (
     GLM_DSA,
     MODERN_BERT,
     APERTUS,
+    MELLUM,
     *experts.ALL,
     LFM2MOE,
     *glm.ALL,

@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3 and V3.2, GLM-4.7-Flash and GLM-5: latent attention, routed and shared experts.
+"""DeepSeek V2, V3 and V3.2, GLM-4.7-Flash, GLM-5, Youtu-LLM: latent attention, routed experts.
 
 Newer files store kv_b_proj as two tensors, the key part transposed (`split_kv_b`), and give head
 sizes as if queries were compared with the latent itself. Both forms are read; the older one is
@@ -16,18 +16,31 @@ from model_server.checkpoints.gguf.architectures.llama import (
     TENSORS,
     feed_forward,
 )
-from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.facts import REQUIRED, Facts, Key
 from model_server.checkpoints.gguf.heads import DECODER
 from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
 from sax.errors import CheckpointError
 
+_EXPERTS = Key("n_routed_experts", "expert_count", default=None)
+# What a file with experts must say
+_OF_EXPERTS = (
+    _EXPERTS,
+    Key("moe_intermediate_size", "expert_feed_forward_length", default=None),
+    Key("num_experts_per_tok", "expert_used_count", default=None),
+)
+_OF_ROUTES = (
+    Key("n_shared_experts", "expert_shared_count", default=None, least=0),
+    Key("first_k_dense_replace", "leading_dense_block_count", default=0, least=0),
+    Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
+    Key("norm_topk_prob", "expert_weights_norm", bool, False),
+)
 _SOFTMAX, _SIGMOID = 1, 2  # expert_gating_func; the first V2 files have none
 # (groups, groups used) by number of experts, for V2 and V3 files without expert_group_count.
 _GROUPS = {160: (8, 3), 256: (8, 4)}
 
 
 def _moe(config: Config, layer: int) -> bool:
-    return layer >= config["first_k_dense_replace"]
+    return _EXPERTS.name in config and layer >= config["first_k_dense_replace"]
 
 
 def _dense(config: Config, layer: int) -> bool:
@@ -51,6 +64,9 @@ def _full_queries(config: Config, layer: int) -> bool:
 
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    if facts.get(_EXPERTS.suffix, 0) == 0:
+        return _read_youtu(facts, config)
+    config |= {key.name: facts.value(replace(key, default=REQUIRED)) for key in _OF_EXPERTS}
     gating = facts.get("expert_gating_func", _unsaid_gating(config))
     if gating not in (_SOFTMAX, _SIGMOID):
         raise CheckpointError(f"its expert_gating_func is {gating!r}; supported are 1 and 2")
@@ -63,6 +79,24 @@ def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
         **heads,
         **read_rope(facts, heads["qk_rope_head_dim"]),
         **_read_groups(facts, config, gating),
+    }
+
+
+def _read_youtu(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    """Read a model without experts, whose layers are all dense."""
+    for key in (*_OF_EXPERTS, *_OF_ROUTES):
+        facts.value(key)
+        config.pop(key.name)
+    config.pop("moe_layer_freq")
+    heads = _read_heads(facts)
+    return {
+        "model_type": "youtu",
+        "attention_bias": facts.has("blk.0.attn_output.bias"),
+        "mlp_bias": facts.has("blk.0.ffn_up.bias"),
+        "rope_interleave": True,
+        "num_key_value_heads": config["num_attention_heads"],
+        **heads,
+        **read_rope(facts, heads["qk_rope_head_dim"]),
     }
 
 
@@ -99,24 +133,36 @@ def _read_groups(facts: Facts, config: Config, gating: int) -> dict[str, Any]:
 
 
 def _more_metadata(config: Config) -> dict[str, Any]:
-    newer = config["model_type"] == "deepseek_v3"
-    scoring = config.get("scoring_func") or ("sigmoid" if newer else "softmax")
-    groups = config.get("n_group") or 1
-    return {
+    if config["model_type"] == "youtu" and config.get("rope_interleave") is False:
+        raise CheckpointError("a youtu model with rope_interleave = false has no words in GGUF")
+    heads = {
         "attention.head_count_kv": config["num_attention_heads"],
         "attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
         "attention.value_length": config["v_head_dim"],
         "rope.dimension_count": config["qk_rope_head_dim"],
+        **rope_metadata(config),
+    }
+    return heads if config["model_type"] == "youtu" else heads | _routes_metadata(config)
+
+
+def _routes_metadata(config: Config) -> dict[str, Any]:
+    newer = config["model_type"] == "deepseek_v3"
+    scoring = config.get("scoring_func") or ("sigmoid" if newer else "softmax")
+    groups = config.get("n_group") or 1
+    return {
         "expert_gating_func": _SIGMOID if scoring == "sigmoid" else _SOFTMAX,
         "expert_group_count": groups,
         "expert_group_used_count": config.get("topk_group") or groups,
-        **rope_metadata(config),
     }
 
 
 DEEPSEEK2 = GgufArchitecture(
     name="deepseek2",
-    model_types={"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"},
+    model_types={
+        "deepseek_v2": "DeepseekV2ForCausalLM",
+        "deepseek_v3": "DeepseekV3ForCausalLM",
+        "youtu": "YoutuForCausalLM",
+    },
     tensors=TENSORS,
     layer_tensors={
         "attn_norm": place("input_layernorm"),
@@ -137,15 +183,10 @@ DEEPSEEK2 = GgufArchitecture(
     },
     keys=(
         *DECODER,
-        Key("moe_intermediate_size", "expert_feed_forward_length"),
-        Key("n_routed_experts", "expert_count"),
-        Key("num_experts_per_tok", "expert_used_count"),
-        Key("n_shared_experts", "expert_shared_count", default=None, least=0),
-        Key("first_k_dense_replace", "leading_dense_block_count", default=0, least=0),
+        *_OF_EXPERTS,
+        *_OF_ROUTES,
         Key("q_lora_rank", "attention.q_lora_rank", default=None),
         Key("kv_lora_rank", "attention.kv_lora_rank"),
-        Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
-        Key("norm_topk_prob", "expert_weights_norm", bool, False),
     ),
     fixed={"hidden_act": "silu", "attention_bias": False, "moe_layer_freq": 1},
     more_config=_more_config,
@@ -190,6 +231,7 @@ _INDEXED = {
 
 
 def _read_indexed(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    config |= {key.name: facts.value(replace(key, default=REQUIRED)) for key in _OF_EXPERTS}
     gating = facts.get("expert_gating_func", _SIGMOID)
     if gating != _SIGMOID:
         raise CheckpointError(f"its expert_gating_func is {gating!r}; supported is {_SIGMOID}")

@@ -1,4 +1,4 @@
-"""GLM-4 and GLM-4-0414; GLM-4.5, dots.llm1, K-EXAONE and Hy3, which have experts.
+"""GLM-4 and GLM-4-0414; GLM-4.5, dots.llm1, K-EXAONE, Hy3 and Trinity, which have experts.
 
 GLM-4 keeps the first matrices of the feed-forward fused, and a part of each head rotates, in
 neighbouring dimensions as in llama.cpp, so rows are as published. The others have dense layers
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
+    Config,
     GgufArchitecture,
     TensorPlace,
     optional,
@@ -37,7 +38,14 @@ from model_server.checkpoints.gguf.architectures.llama import (
     feed_forward,
 )
 from model_server.checkpoints.gguf.facts import Facts, Key
-from model_server.checkpoints.gguf.heads import DECODER, FFW, FULL, read_layer_types, read_window
+from model_server.checkpoints.gguf.heads import (
+    DECODER,
+    FFW,
+    FULL,
+    WINDOW,
+    read_layer_types,
+    read_window,
+)
 from model_server.checkpoints.gguf.rope import partly_rotated_metadata, read_partly_rotated
 from sax.errors import CheckpointError
 
@@ -203,4 +211,61 @@ HY_V3 = GgufArchitecture(
     more_config=_read_hy3,
     ignored=("expert_shared_feed_forward_length",),
 )
-ALL = (GLM4MOE, DOTS1, EXAONE_MOE, HY_V3)
+
+
+def _trinity_sparse(config: Config, layer: int) -> bool:
+    return layer >= config["num_dense_layers"]
+
+
+def _trinity_dense(config: Config, layer: int) -> bool:
+    return not _trinity_sparse(config, layer)
+
+
+def _trinity_shared(config: Config, layer: int) -> bool:
+    return _trinity_sparse(config, layer) and bool(config["num_shared_experts"])
+
+
+def _read_trinity(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    """Embeddings are scaled and every fourth layer sees everything: files take both for granted."""
+    layers = config["num_hidden_layers"]
+    return read_sigmoid(facts, config) | {
+        "layer_types": read_layer_types(facts, layers, 4),
+        "mup_enabled": True,
+        "sliding_window": facts.whole(WINDOW),
+    }
+
+
+AFMOE = GgufArchitecture(
+    name="afmoe",
+    model_types={"afmoe": "AfmoeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **PROJECTIONS,
+        **HEAD_NORMS,
+        "attn_gate": place("self_attn.gate_proj"),
+        "attn_norm": place("input_layernorm"),
+        "post_attention_norm": place("post_attention_layernorm"),
+        "ffn_norm": place("pre_mlp_layernorm"),
+        "post_ffw_norm": place("post_mlp_layernorm"),
+        **feed_forward(needed=_trinity_dense),
+        "ffn_gate_inp": place("mlp.router.gate", needed=_trinity_sparse),
+        "exp_probs_b.bias": place("mlp.expert_bias", bare=True, needed=_trinity_sparse),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=_trinity_sparse),
+        **feed_forward("mlp.shared_experts", "_shexp", needed=_trinity_shared),
+    },
+    keys=(
+        *DECODER,
+        USED,
+        Key("num_experts", "expert_count"),
+        Key("num_shared_experts", "expert_shared_count", default=0, least=0),
+        Key("num_dense_layers", "leading_dense_block_count", default=0, least=0),
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        Key("route_scale", "expert_weights_scale", float, 1.0),
+        Key("route_norm", "expert_weights_norm", bool, True),
+        Key("num_expert_groups", "expert_group_count", default=1),
+        Key("num_limited_groups", "expert_group_used_count", default=1),
+    ),
+    fixed={**SILU, "score_func": "sigmoid"},
+    more_config=_read_trinity,
+)
+ALL = (GLM4MOE, DOTS1, EXAONE_MOE, HY_V3, AFMOE)

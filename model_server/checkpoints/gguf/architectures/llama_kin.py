@@ -15,6 +15,7 @@ from typing import Any
 from model_server.checkpoints.gguf.architecture import (
     Config,
     GgufArchitecture,
+    JoinedPlace,
     TensorPlace,
     place,
     rotated,
@@ -31,9 +32,11 @@ from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import (
     DECODER,
     FULL,
+    WINDOW,
     head_dim,
     heads_metadata,
     layer_types,
+    read_layer_types,
     read_partly_rotated_heads,
     read_window,
     window_metadata,
@@ -120,6 +123,76 @@ GRANITE = GgufArchitecture(
     more_config=_with_biases(_BIASES),
     more_metadata=rotary_heads_metadata,
     factors=rope_factors,
+)
+
+
+def _routed(config: Config, layer: int) -> bool:
+    return "num_local_experts" in config
+
+
+def _unrouted(config: Config, layer: int) -> bool:
+    return not _routed(config, layer)
+
+
+def _shares(config: Config, layer: int) -> bool:
+    return bool(config.get("shared_intermediate_size"))
+
+
+def _read_swash(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    """Read Granite Swash, with experts or without."""
+    layers = config["num_hidden_layers"]
+    more = {
+        **_with_biases(_BIASES)(facts, config),
+        "sliding_window": facts.whole(WINDOW),
+        "layer_types": read_layer_types(facts, layers, 0),
+    }
+    turned = facts.get_any(_ROPE_PATTERN)
+    if turned is not None:
+        turns = facts.listed(_ROPE_PATTERN, layers)
+        more["layer_rope_theta"] = [more["rope_theta"] if its else 0 for its in turns]
+    if not facts.get("expert_count"):
+        return more
+    more.pop("mlp_bias")
+    return more | {
+        "model_type": "granitemoe_swa",
+        "num_local_experts": facts.whole("expert_count"),
+        "num_experts_per_tok": facts.whole("expert_used_count"),
+        "shared_intermediate_size": facts.value(_SHARED),
+    }
+
+
+_ROPE_PATTERN = "attention.rope_pattern"
+_SHARED = Key("shared_intermediate_size", "expert_shared_feed_forward_length", default=0, least=0)
+GRANITE_SWA = GgufArchitecture(
+    name="granite_swa",
+    model_types={
+        "granite_swa": "GraniteSWAForCausalLM",
+        "granitemoe_swa": "GraniteMoeSWAForCausalLM",
+    },
+    tensors=TENSORS,
+    layer_tensors={
+        **_REORDERED,
+        "attn_sinks.weight": place("self_attn.sinks"),
+        **feed_forward(needed=_unrouted),
+        "ffn_gate_inp": place("block_sparse_moe.router", needed=_routed),
+        "ffn_up_shexp": place("shared_mlp.input_linear", needed=_shares),
+        "ffn_down_shexp": place("shared_mlp.output_linear", needed=_shares),
+    },
+    joined=(
+        JoinedPlace(
+            name="block_sparse_moe.experts.gate_up_proj",
+            parts=("ffn_gate_up_exps.weight",),
+            needed=_routed,
+        ),
+        JoinedPlace(
+            name="block_sparse_moe.experts.down_proj",
+            parts=("ffn_down_exps.weight",),
+            needed=_routed,
+        ),
+    ),
+    keys=GRANITE.keys,
+    fixed={"hidden_act": "silu"},
+    more_config=_read_swash,
 )
 ARCEE = GgufArchitecture(
     name="arcee",

@@ -5,6 +5,7 @@ llama.cpp implements no sliding window for these; here it is written and read un
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
@@ -21,11 +22,14 @@ from model_server.checkpoints.gguf.heads import (
     DECODER,
     FULL,
     SLIDING,
+    WINDOW,
+    read_heads,
     read_layer_types,
     read_window,
     window_metadata,
 )
 from model_server.checkpoints.gguf.rope import (
+    read_rope,
     read_rotary_heads,
     rope_factors,
     rotary_heads_metadata,
@@ -110,6 +114,42 @@ QWEN3MOE = GgufArchitecture(
     more_config=_read_qwen3,
     more_metadata=_metadata,
     factors=rope_factors,
+)
+
+
+# --- Mellum 2, whose layers with a window rotate in another way: read, and not written
+
+
+def _read_mellum(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    heads = read_heads(facts, config)
+    rope = read_rope(facts, heads["head_dim"])
+    theta = rope["rope_theta"]
+    return {
+        **heads,
+        "attention_bias": facts.has("blk.0.attn_q.bias"),
+        "layer_types": read_layer_types(facts, config["num_hidden_layers"], 4),
+        "sliding_window": facts.whole(WINDOW),
+        "rope_parameters": {
+            FULL: {"rope_theta": theta, **(rope["rope_scaling"] or {"rope_type": "default"})},
+            SLIDING: {
+                "rope_theta": facts.number("rope.freq_base_swa", theta),
+                "rope_type": "default",
+            },
+        },
+    }
+
+
+MELLUM = replace(
+    QWEN3MOE,
+    name="mellum",
+    model_types={"mellum": "MellumForCausalLM"},
+    keys=(
+        *(key for key in QWEN3MOE.keys if key.suffix != "expert_count"),
+        Key("num_local_experts", "expert_count"),
+    ),
+    fixed={"hidden_act": "silu"},
+    more_config=_read_mellum,
+    more_metadata=None,
 )
 
 

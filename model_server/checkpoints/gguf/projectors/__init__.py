@@ -1,0 +1,29 @@
+"""The kinds of encoders whose files can be read, by llama.cpp's names for their projectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from model_server.checkpoints.gguf.projectors.gemma import GEMMA3, GEMMA4_AUDIO, GEMMA4_VISION
+from model_server.checkpoints.gguf.projectors.llama4 import LLAMA4
+from model_server.checkpoints.gguf.projectors.pixtral import MISTRAL3, PIXTRAL
+from model_server.checkpoints.gguf.projectors.projector import GgufProjector
+from model_server.checkpoints.gguf.projectors.qwen import EXAONE4_5, QWEN2_5_VL, QWEN2_VL, QWEN3_VL
+from model_server.checkpoints.gguf.projectors.whisper import QWEN2_AUDIO, VOXTRAL
+
+PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
+    {
+        "exaone4_5": (EXAONE4_5,),
+        "gemma3": (GEMMA3,),
+        "gemma4a": (GEMMA4_AUDIO,),
+        "gemma4v": (GEMMA4_VISION,),
+        "llama4": (LLAMA4,),
+        "pixtral": (MISTRAL3, PIXTRAL),
+        "qwen2.5vl_merger": (QWEN2_5_VL,),
+        "qwen2a": (QWEN2_AUDIO,),
+        "qwen2vl_merger": (QWEN2_VL,),
+        "qwen3vl_merger": (QWEN3_VL,),
+        "voxtral": (VOXTRAL,),
+    }
+)

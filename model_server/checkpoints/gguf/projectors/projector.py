@@ -1,0 +1,88 @@
+"""How llama.cpp's converter writes one kind of encoder, and how it is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from model_server.checkpoints.gguf.architecture import Config, halves_of_heads
+from model_server.checkpoints.gguf.facts import Facts
+from model_server.checkpoints.media_part import AUDIO, VISION
+
+Parts = Mapping[str, tuple[str, ...]]  # name in a folder -> tensors of the file
+# Returns the numbers of a folder's tensor, given those of the file's and the encoder's sizes.
+Undo = Callable[[np.ndarray, Config], np.ndarray]
+
+SEEING, HEARING = "vision", "audio"
+FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a pair of pictures
+
+
+class Place(NamedTuple):
+    name: str  # in a folder
+    parts: tuple[str, ...]  # in the file
+    key: str  # in the tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufProjector:
+    """The declaration of one kind of encoder."""
+
+    side: str = SEEING  # of its metadata
+    texts: Mapping[str, str]  # model_type of the text's file -> of a text model with this encoder
+    around: bool = False  # the family takes the text models of others
+    fits: Callable[[Facts], bool] = lambda facts: True  # of several of one name
+    token: str  # whose places the vectors take
+    token_key: str = "image_token_id"
+    tensors: Parts = field(default_factory=dict)  # less .weight and .bias
+    whole: Parts = field(default_factory=dict)  # whole names
+    layers: str  # a layer's prefix in a folder
+    prefix: str = "v.blk"  # in the file
+    layer_tensors: Parts  # less .weight and .bias
+    layer_whole: Parts = field(default_factory=dict)
+    # vision_config or audio_config, of common sizes
+    encoder: Callable[[Facts, dict[str, Any]], dict[str, Any]]
+    outer: Callable[[Facts, dict[str, Any]], dict[str, Any]] = lambda facts, encoder: {}
+    undone: Mapping[str, Undo] = field(default_factory=dict)  # by key of these tables
+    ignored: tuple[str, ...] = ()  # tensors of the file
+    unused: tuple[str, ...] = ()  # metadata that changes nothing
+    more: Callable[[Config], Parts] = lambda encoder: {}  # more tensors
+
+    @property
+    def part(self) -> str:
+        """The key of config.json."""
+        return VISION if self.side == SEEING else AUDIO
+
+    def places(self, layers: int, encoder: Config) -> Iterator[Place]:
+        """Yield all tensors; encoder: vision_config or audio_config."""
+        for name, parts in {**self.tensors, **self.more(encoder)}.items():
+            yield from _with_ends(name, parts, name)
+        for name, parts in self.whole.items():
+            yield Place(name, parts, name)
+        for layer in range(layers):
+            for name, parts in self.layer_tensors.items():
+                yield from _with_ends(
+                    f"{self.layers}.{layer}.{name}", self._own(layer, parts), name
+                )
+            for name, parts in self.layer_whole.items():
+                yield Place(f"{self.layers}.{layer}.{name}", self._own(layer, parts), name)
+
+    def _own(self, layer: int, parts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}.{layer}.{part}" for part in parts)
+
+
+def _with_ends(name: str, parts: tuple[str, ...], key: str) -> Iterator[Place]:
+    for end in ("weight", "bias"):
+        yield Place(f"{name}.{end}", tuple(f"{part}.{end}" for part in parts), key)
+
+
+def less_one(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that the converter added one to a norm's scale."""
+    return numbers - np.float32(1)
+
+
+def rotated(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that rotary pairs are neighbours in the file."""
+    return numbers[halves_of_heads(len(numbers), sizes["num_attention_heads"])]
