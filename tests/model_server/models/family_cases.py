@@ -113,6 +113,19 @@ def load_encoder(name: str) -> Any:
         return module.assemble(read_weights(module.declarations, needed, lambda _: None))
 
 
+def weights_of(path: Path) -> dict[str, np.ndarray]:
+    """Return the weights of a checkpoint of any format, by their path in the module."""
+    with closing(open_checkpoint(str(path))) as checkpoint:
+        recipe: Any = make_recipe("auto", checkpoint.config, F32)
+        encoder = isinstance(recipe, EmbedRecipe)
+        module = recipe.blueprint() if encoder else recipe.blueprint(checkpoint=checkpoint)
+        needed = without_prefixes(checkpoint, recipe.unused)
+        leaves = read_weights(module.declarations, needed, lambda _: None)
+    return {
+        each.path: np.asarray(leaf) for each, leaf in zip(module.declarations, leaves, strict=True)
+    }
+
+
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     stored = json.loads((FAMILIES / name / "tensors.json").read_text())
     return {tensor: tuple(shape) for tensor, shape in stored.items()}

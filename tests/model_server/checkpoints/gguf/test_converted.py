@@ -21,20 +21,16 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 from safetensors.numpy import save_file
 
-from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.gguf.architecture import GgufArchitecture, JoinedPlace, TensorPlace
 from model_server.checkpoints.gguf.architectures import ARCHITECTURES
 from model_server.checkpoints.gguf.config import config_of
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.weights import read_weights
-from model_server.models.layers.embedder import EmbedRecipe
-from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_config import NO_FILE
-from tests.model_server.models.family_cases import F32
+from tests.model_server.models.family_cases import weights_of
 from tests.tools.golden.converted import FAMILIES, digest, tensors_of
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "converted"
@@ -194,19 +190,6 @@ def _placed(
 
 
 # --- the tests
-
-
-def weights_of(path: Path) -> dict[str, np.ndarray]:
-    """Return a model's weights by their path in the module."""
-    with closing(open_checkpoint(str(path))) as checkpoint:
-        recipe: Any = make_recipe("auto", checkpoint.config, F32)
-        encoder = isinstance(recipe, EmbedRecipe)
-        module = recipe.blueprint() if encoder else recipe.blueprint(checkpoint=checkpoint)
-        needed = without_prefixes(checkpoint, recipe.unused)
-        leaves = read_weights(module.declarations, needed, lambda _: None)
-    return {
-        each.path: np.asarray(leaf) for each, leaf in zip(module.declarations, leaves, strict=True)
-    }
 
 
 @each_case("name", NAMES)

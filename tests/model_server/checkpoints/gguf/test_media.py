@@ -28,7 +28,7 @@ from model_server.loading.weights import mismatches, read_weights
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from sax.errors import CheckpointError
-from tests.each_case import Failures
+from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_converted import Case, converted, write
 from tests.model_server.models.family_cases import F32
 from tests.model_server.models.media.media_runs import recipe_of
@@ -172,15 +172,13 @@ def compare(case: MediaCase, place: Path) -> None:
         np.testing.assert_allclose(pieces, others, rtol=0, atol=1e-5)
 
 
-def test_both_files_hold_the_folders_weights(tmp_path: Path) -> None:
-    failures = Failures()
-    assert len(NAMES) >= 6
-    for name in NAMES:
-        with failures.of(name):
-            compare(MediaCase(name), tmp_path / name)
-    with failures.of("mistral3 as llama"):
-        compare(AsLlama("mistral3"), tmp_path / "llama")
-    assert not failures, str(failures)
+@each_case("name", NAMES)
+def test_both_files_hold_the_folders_weights(name: str, tmp_path: Path) -> None:
+    compare(MediaCase(name), tmp_path / name)
+
+
+def test_mistrals_text_under_llamas_name_has_its_encoder(tmp_path: Path) -> None:
+    compare(AsLlama("mistral3"), tmp_path / "llama")
 
 
 def test_a_folder_with_both_files_is_one_checkpoint(tmp_path: Path) -> None:

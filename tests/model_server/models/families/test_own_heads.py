@@ -15,7 +15,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Blueprint, borrowed_weights, leaf_shapes
-from tests.each_case import Failures
+from tests.each_case import each_case
 from tests.model_server.engine.running.test_head_program import LIMITS
 from tests.model_server.models.family_cases import config_of
 from tests.model_server.tiny import empty_pages
@@ -146,27 +146,23 @@ def _names(made: Blueprint, held: Blueprint, prefix: str) -> set[str]:
     return {name.removeprefix(f"{prefix}.") for name in shown}
 
 
-def test_draft_layers_have_the_tensors_that_checkpoints_have() -> None:
-    failures = Failures()
-    for case, (changes, prefix, wanted) in CASES.items():
-        with failures.of(case):
-            recipe, made = _head(case, changes)
-            found = _names(made.blueprint(), recipe.blueprint(), prefix)
-            assert found == wanted, (found - wanted, wanted - found)
-    failures.end()
+@each_case("case", CASES)
+def test_draft_layers_have_the_tensors_that_checkpoints_have(case: str) -> None:
+    changes, prefix, wanted = CASES[case]
+    recipe, made = _head(case, changes)
+    found = _names(made.blueprint(), recipe.blueprint(), prefix)
+    assert found == wanted, (found - wanted, wanted - found)
 
 
-def test_embedding_and_output_layer_are_the_models() -> None:
-    failures = Failures()
-    for case, (changes, _, _) in CASES.items():
-        with failures.of(case):
-            recipe, head = _head(case, changes)
-            made, held = head.blueprint(), recipe.blueprint()
-            lent = {made.declarations[at].path for at in borrowed_weights(made, held)}
-            tied = config_of(case).get("tie_word_embeddings", False)
-            shared = {"final_norm.scale"} if case.startswith("ernie") else set()
-            assert lent == {"embedding.table"} | (set() if tied else {"head.kernel"}) | shared
-    failures.end()
+@each_case("case", CASES)
+def test_embedding_and_output_layer_are_the_models(case: str) -> None:
+    changes, _, _ = CASES[case]
+    recipe, head = _head(case, changes)
+    made, held = head.blueprint(), recipe.blueprint()
+    lent = {made.declarations[at].path for at in borrowed_weights(made, held)}
+    tied = config_of(case).get("tie_word_embeddings", False)
+    shared = {"final_norm.scale"} if case.startswith("ernie") else set()
+    assert lent == {"embedding.table"} | (set() if tied else {"head.kernel"}) | shared
 
 
 def test_models_without_draft_layers_have_no_head() -> None:
@@ -181,19 +177,14 @@ def test_models_without_draft_layers_have_no_head() -> None:
 
 
 @pytest.mark.nightly
-def test_every_head_is_traced_with_the_pages_of_its_model() -> None:
-    failures = Failures()
-    for case, (changes, _, _) in CASES.items():
-        with failures.of(case):
-            recipe, head = _head(case, changes)
-            made = head.blueprint()
-            leaves, pages = (
-                leaf_shapes(made, own_device()),
-                empty_pages(head, LIMITS.pages, xla.KERNEL),
-            )
-            parts = made, leaves, pages, LIMITS, xla.KERNEL
-            sizes = {"vocab": recipe.vocab, "known": recipe.vocab, "width": recipe.embed}
-            program = HeadProgram(*parts, most=LIMITS.draft_tokens, **sizes)
-            program.lower(Bucket(2, 4))
-            program.lower_draft_tokens(2)
-    failures.end()
+@each_case("case", CASES)
+def test_every_head_is_traced_with_the_pages_of_its_model(case: str) -> None:
+    recipe, head = _head(case, CASES[case][0])
+    made = head.blueprint()
+    leaves = leaf_shapes(made, own_device())
+    pages = empty_pages(head, LIMITS.pages, xla.KERNEL)
+    sizes = {"vocab": recipe.vocab, "known": recipe.vocab, "width": recipe.embed}
+    parts = made, leaves, pages, LIMITS, xla.KERNEL
+    program = HeadProgram(*parts, most=LIMITS.draft_tokens, **sizes)
+    program.lower(Bucket(2, 4))
+    program.lower_draft_tokens(2)
