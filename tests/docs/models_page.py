@@ -160,8 +160,16 @@ def _tools(family: AnyFamily) -> str:
 
 
 def _drafts(family: AnyFamily) -> str:
-    test = test_own_heads.test_draft_layers_have_the_tensors_that_checkpoints_have
-    return _tick(_ours(family, test, lambda c: config_of(c) | test_own_heads.CASES[c][0]))
+    """Whether transformers' draft layers were compared with, or ours have their names and shapes,
+    or are left out."""
+    equal = test_own_heads.test_a_draft_layer_computes_what_transformers_does
+    named = test_own_heads.test_draft_layers_have_the_tensors_that_checkpoints_have
+    skipped = test_own_heads.test_draft_layers_that_no_reference_computes_are_left_out
+    if _ours(family, equal):
+        return "equal"
+    if _ours(family, named, lambda case: config_of(case) | test_own_heads.CASES[case][0]):
+        return "read"
+    return "left out" if _ours(family, skipped) else ""
 
 
 def _plans(family: AnyFamily) -> str:
