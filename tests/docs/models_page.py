@@ -38,7 +38,7 @@ from tests.model_server.models.media.test_media_families import (
     test_vectors_and_logits_with_images_equal_the_reference_implementations as media_test,
 )
 from tests.model_server.seen_folders import config_of as seen_config
-from tests.model_server.serving.passes import test_seen_inputs
+from tests.model_server.serving.passes import test_mixed_inputs
 from tests.model_server.text.test_public_templates import DIALECTS
 from tests.model_server.text.test_public_templates import (
     test_golden_calls_are_read_and_the_grammar_of_forced_calls_allows_them as calls_test,
@@ -85,7 +85,7 @@ def _folder(family: AnyFamily) -> str:
         test_families.test_a_prompt_whole_and_in_steps_gives_the_reference_implementations_logits,
         test_families.test_hidden_states_equal_the_reference_implementations,
     )
-    seen = test_seen_inputs.test_texts_and_images_in_one_space_are_transformers
+    seen = test_mixed_inputs.test_texts_and_images_in_one_space_are_transformers
     found = [case for test in whole for case in _ours(family, test)]
     return _tick([*found, *_ours(family, seen, seen_config)])
 
@@ -143,7 +143,7 @@ def _media(family: AnyFamily) -> str:
     found = {kind for case in cases for kind in _media_of(case)}
     if _ours(
         family,
-        test_seen_inputs.test_texts_and_images_in_one_space_are_transformers,
+        test_mixed_inputs.test_texts_and_images_in_one_space_are_transformers,
         seen_config,
     ):
         found.add("image")

@@ -73,6 +73,7 @@ def _distance(one: Any, other: Any) -> float:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)  # three kinds, each compiled twice
 @pytest.mark.parametrize("name", NAMES)
 def test_quantised_weights_compute_what_their_numbers_compute(name: str) -> None:
     """Rows in int8 are multiplied by activations in two numbers of int8, which loses a little."""
