@@ -217,7 +217,7 @@ def _overrides_of(base: str) -> dict[str, str]:
     return {"IMAGES": "false"} if base.startswith(OF_MEDIA) else {}
 
 
-def _is_taken(config: Mapping[str, Any], overrides: Mapping[str, str]) -> bool:
+def _is_taken(config: dict[str, Any], overrides: dict[str, str]) -> bool:
     try:
         make_recipe("auto", text_config(config), family_cases.F32 | overrides).blueprint()
     except CheckpointError:
