@@ -258,12 +258,11 @@ $(CACHE)/jaxlib/%/installed: pyproject.toml
 	  pytest pytest-timeout pytest-asyncio pytest-xdist hypothesis trustme safetensors setuptools
 	@touch $@
 
-docs: install
+docs: dev
 	$(BIN)/python -m sax.cli.errors_page > docs/reference/errors.md
 	$(BIN)/python -m sax.cli.fields_page > docs/reference/sampling.md
-	$(BIN)/python -m model_server.models.families_page > docs/reference/models.md
 	$(BIN)/python -m http_gateway.api_page > docs/reference/api.md
-	for page in commands flags laptop sdk; do \
+	for page in commands flags laptop models sdk; do \
 	  $(BIN)/python -m tests.docs.$${page}_page > docs/reference/$$page.md || exit 1; \
 	done
 	$(BIN)/python -m tests.docs.parity

@@ -83,6 +83,23 @@ def each_case(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., Any]]
         whole.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=list(left.values())
         )
+        whole.cases = [each if len(split) > 1 else each[0] for each in told]  # type: ignore[attr-defined]
         return whole
 
     return decorate
+
+
+def cases_of(test: Callable[..., Any]) -> list[Any]:
+    """The cases that a test tries: those of `each_case`, or of its one parametrised argument.
+
+    Raises ValueError for a test that is skipped here or has no cases.
+    """
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name != "nightly"]
+    told = [mark.args[1] for mark in marks if mark.name == "parametrize"]
+    if any(mark.name.startswith("skip") for mark in marks):
+        raise ValueError(f"{test.__name__} shows nothing: it is skipped")
+    if "cases" in vars(test):
+        told.append(vars(test)["cases"])
+    if len(told) != 1:
+        raise ValueError(f"{test.__name__} has {len(told)} lists of cases, not one")
+    return [each.values[0] if hasattr(each, "marks") else each for each in told[0]]

@@ -1,4 +1,4 @@
-"""Generates docs/reference/models.md from the registry and the golden cases: `make docs`.
+"""Makes docs/reference/models.md from the registry and golden cases (tests/docs/models_page.py).
 
 Each family's description and source come from the first lines of its module docstring; the text
 around the tables is families_page.md.
@@ -15,12 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from model_server.checkpoints.gguf.architectures import ARCHITECTURES
-from model_server.checkpoints.text_part import text_config
 from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.audio.synthesizer_recipe import SynthesizerClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
-from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
+from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
 from model_server.models.transformers.transformers import COMPARED
 from model_server.models.vision.vision_recipe import VisionClass
@@ -155,10 +153,7 @@ assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
 _SEEN = ROOT / "tests" / "golden" / "seen"
-_MEDIA = ROOT / "tests" / "golden" / "media"
-_CONVERTED = ROOT / "tests" / "golden" / "converted"
-_CONVERTED_MEDIA = ROOT / "tests" / "golden" / "converted_media"
-_PLANS = ROOT / "model_server" / "plan" / "configs"
+PLANNED = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
     "L": "NUM_LAYERS",
@@ -183,25 +178,20 @@ _SERVED = {
 }
 
 
-def page() -> str:
+def page(tested: str) -> str:
+    """tested: the table of what tests show of each family."""
     cases = golden_cases()
     paths = [find(path) for path in model_paths() if path.startswith(_SAXML)]
     classes = [entry for entry in paths if isinstance(entry, ModelClass)]
     filled = {
-        "families": _table(
+        "families": table(
             ("model path", "models", "`model_type`", "architecture", "source", "golden cases"),
             (_family_row(family, cases) for family in families()),
         ),
-        "parts": _table(
-            (
-                *("model path", "GGUF", "pictures, sounds", "in GGUF", "draft layers"),
-                "planned sizes",
-            ),
-            (_parts_row(family, cases) for family in families() if isinstance(family, Family)),
-        ),
+        "tested": tested,
         "traced": ", ".join(f"`{name}`" for name in COMPARED),
         "saxml_cases": ", ".join(f"`{name}`" for key in cases for name in cases[key] if "." in key),
-        "saxml_paths": _table(
+        "saxml_paths": table(
             ("path", "parameters", "sizes", "mesh", "context", "other values"),
             _class_rows(classes),
         ),
@@ -209,7 +199,7 @@ def page() -> str:
         "vision": serving_table(VisionClass),
         "audio": serving_table(AudioClass),
         "speech": serving_table(SynthesizerClass),
-        "rules": _table(
+        "rules": table(
             ("logical axis", "shards", "default mesh axis"),
             (
                 (f"`{name}`", meaning, f"`{DEFAULT_RULES.of(name) or 'null'}`")
@@ -226,7 +216,7 @@ def serving_table(
 ) -> str:
     """The models of images, of sounds or of speech, with the values that a publish may change."""
     found = [entry for path in model_paths() if isinstance(entry := find(path), kind)]
-    return _table(
+    return table(
         ("model path", "`model_type`", "checkpoint", "defaults"),
         (
             (
@@ -275,76 +265,23 @@ def described(family: Family | EmbedderFamily) -> tuple[str, str]:
     return first.partition(": ")[2] or first, papers
 
 
+def anchor_of(family: Family | EmbedderFamily) -> str:
+    """The target of links to a family's row."""
+    return f"family-{family.path}"
+
+
 def _family_row(
     family: Family | EmbedderFamily, cases: Mapping[str, Sequence[str]]
 ) -> Sequence[str]:
     computed, papers = described(family)
     return (
-        f"`{family.path}`",
+        f'<a id="{anchor_of(family)}"></a>`{family.path}`',
         family.title,
         ", ".join(f"`{name}`" for name in family.model_types),
         f"{computed} ([code]({_link(sys.modules[family.configure.__module__])}))",
         papers,
         ", ".join(f"`{name}`" for key in family.model_types for name in cases.get(key, ())),
     )
-
-
-def _parts_row(family: Family, cases: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """GGUF, media, draft layers and planned sizes of a family, by its golden cases."""
-    names = [name for key in family.model_types for name in cases.get(key, ())]
-    configs = (json.loads((_GOLDEN / name / "config.json").read_text()) for name in names)
-    made = (make_recipe("auto", text_config(each), {}) for each in configs)
-    recipes = [each for each in made if isinstance(each, Recipe)]
-    return (
-        f"`{family.path}`",
-        ", ".join(_gguf(family, names)),
-        "yes" if any(recipe.media for recipe in recipes) or _media_cases(family) else "",
-        ", ".join(sorted({f"`{kind}`" for kind in _gguf_encoders(family)})),
-        "yes" if any(recipe.own_head for recipe in recipes) else "",
-        ", ".join(_planned(family)),
-    )
-
-
-def _media_cases(family: Family) -> list[str]:
-    """Return the golden cases with images or sounds of a family."""
-    paths = sorted(_MEDIA.glob("*/config.json"))
-    kinds = {path: text_config(json.loads(path.read_text())).get("model_type") for path in paths}
-    return [path.parent.name for path, kind in kinds.items() if kind in family.model_types]
-
-
-def _gguf(family: Family, cases: Sequence[str]) -> Iterable[str]:
-    """GGUF's names of a family, its own first; files of those in italics are only read."""
-    own: list[str] = []
-    for each in ARCHITECTURES.values():
-        if not set(each.model_types).isdisjoint(family.model_types):
-            own.append(each.name)
-            yield f"`{each.name}`" if each.more_metadata else f"*{each.name}*"
-    files = [(_CONVERTED, name) for name in cases]
-    files += [(_CONVERTED_MEDIA, name) for name in _media_cases(family)]
-    others = {each["metadata"]["general.architecture"] for each in _texts(files)}
-    yield from (f"*{name}*" for name in sorted(others.difference(own)))
-
-
-def _texts(files: Iterable[tuple[Path, str]]) -> Iterable[dict[str, Any]]:
-    """Yield what llama.cpp's converter made of the text models of these cases."""
-    for folder, name in files:
-        if (path := folder / f"{name}.json").exists():
-            found = json.loads(path.read_text())
-            yield found.get("text", found)
-
-
-def _gguf_encoders(family: Family) -> Iterable[str]:
-    """Names of the projectors of the encoders that are read from GGUF files."""
-    for name in _media_cases(family):
-        if (path := _CONVERTED_MEDIA / f"{name}.json").exists():
-            metadata = json.loads(path.read_text())["media"]["metadata"]
-            yield from (kind for key, kind in metadata.items() if key.endswith("projector_type"))
-
-
-def _planned(family: Family) -> Iterable[str]:
-    for path in sorted(_PLANS.iterdir()):
-        if json.loads(path.read_text()).get("model_type") in family.model_types:
-            yield path.stem.rpartition("--")[2]
 
 
 def _link(module: ModuleType) -> str:
@@ -385,7 +322,7 @@ def _overrides_table(classes: Sequence[ModelClass]) -> str:
     defaults = [SERVING_DEFAULTS, EMBEDDER_DEFAULTS]
     keys = dict.fromkeys(key for found in (*defaults, *_values(classes)) for key in found)
     head = ("override", "families", "embedding models", "Saxml's classes", "meaning")
-    return _table(head, (_override_row(key, classes) for key in keys))
+    return table(head, (_override_row(key, classes) for key in keys))
 
 
 def _override_row(key: str, classes: Sequence[ModelClass]) -> Sequence[str]:
@@ -408,10 +345,6 @@ def _json(value: Any) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -34,6 +34,10 @@ def seen_folder(folder: Path, case: str, **config: Any) -> Path:
     return folder
 
 
+def config_of(case: str) -> dict[str, Any]:
+    return json.loads((_GOLDEN / case / "config.json").read_text())
+
+
 def golden_seen(case: str) -> dict[str, np.ndarray]:
     """The arrays of the case, by name."""
     with np.load(_GOLDEN / case / "golden.npz") as arrays:

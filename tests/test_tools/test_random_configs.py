@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.model_server.models.family_cases import FAMILIES
+from tests.model_server.models.media.media_cases import media_config_of
 from tests.tools.random_configs import candidates, changes_of, outcome_of
 
 
@@ -42,3 +43,12 @@ def test_what_transformers_does_not_run_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "llama-0" / "0").mkdir(parents=True)
     (tmp_path / "llama-0" / "0" / "rejected").write_text("ValueError: odd")
     assert outcome_of(tmp_path / "llama-0").startswith("not drawn: transformers runs none of 1")
+
+
+def test_whole_models_with_encoders_are_drawn_with_the_sizes_that_these_have() -> None:
+    for base, config in islice(candidates("qwen3_5", 20261129, 0), 4):
+        assert base.startswith("media/qwen3_5")
+        before = media_config_of(base.removeprefix("media/"))
+        assert config["vision_config"] == before["vision_config"]
+        assert config["text_config"]["hidden_size"] == before["text_config"]["hidden_size"]
+        assert config["text_config"] != before["text_config"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tools.templates.__main__ import FAMILIES, GOLDEN, recorded
+from tests.house import ROOT
+from tests.tools.templates.__main__ import FAMILIES, GOLDEN, SERVED_BY, recorded
 
 BEFORE: dict[str, Any] = json.loads(GOLDEN.read_text())
 HERMES = (
@@ -31,3 +32,9 @@ def test_a_family_whose_template_is_gone_keeps_its_record(tmp_path: Path) -> Non
 def test_a_family_without_template_and_record_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Hermes-2-Pro"):
         recorded(tmp_path, {})
+
+
+def test_models_of_templates_are_served_by_families_that_there_are() -> None:
+    assert SERVED_BY.keys() <= FAMILIES.keys() == BEFORE.keys()
+    folder = ROOT / "model_server" / "models" / "families"
+    assert set(SERVED_BY.values()) <= {path.stem for path in folder.rglob("*.py")}

@@ -2,16 +2,18 @@
 
     python -m tests.tools.random_configs --reference GOLDEN/bin/python [--seed S] [MODEL_TYPE ...]
 
-Two draws for each model_type of tests/golden/families: the config.json of one of its cases with
-other sizes, layers and settings. The seed is a number, or the day, as 20261129. A draw that our
-family refuses by name or that transformers does not run is drawn again. What is left is computed
-by both: float32, whole, in chunks and token by token, within 1e-4. A failure prints the draw's
-name, what it changed and the command that repeats it.
+Two draws for each model_type of tests/golden/families and, with prompts of text, of the whole
+models of tests/golden/media: the config.json of one of its cases with other sizes, layers and
+settings. The seed is a number, or the day, as 20261129. A draw that our family refuses by name or
+that transformers does not run is drawn again. What is left is computed by both: float32, whole, in
+chunks and token by token, within 1e-4. A failure prints the draw's name, what it changed and the
+command that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -36,6 +38,7 @@ from sax.errors import CheckpointError
 from tests.golden.random_tensor import random_tensor  # noqa: F401
 from tests.model_server.models import family_cases
 from tests.model_server.models.in_steps import InSteps
+from tests.model_server.models.media.media_cases import media_case_names, media_config_of
 from tests.processes import QUICK_COMPILER
 
 CANDIDATES = 8  # of each draw, of which the first that both sides take is compared
@@ -71,6 +74,7 @@ ROPES = (
 WIDTHS = between(16, 96, 4)
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 MEDIA = ("image_", "video_", "audio_", "vision_")
+OF_MEDIA = "media/"  # begins the names of cases of that kind
 # Key of config.json -> what it may become. A key that a config lacks, or has null, stays so.
 FIELDS: Mapping[str, Draw] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), between(24, 96, 8)),
@@ -128,12 +132,15 @@ FIELDS: Mapping[str, Draw] = {
 }
 
 
-def drawn(rng: random.Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a case with some fields changed; lists of layers follow their number."""
+def drawn(
+    rng: random.Random, config: Mapping[str, Any], kept: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the config of a case with some fields changed, but the kept ones; lists of layers
+    follow their number."""
     made = deepcopy(dict(config))
     inner: dict[str, Any] = made.get("text_config", made)
     # Prompts have no tokens of images, which must stay within the vocabulary.
-    kept = {"vocab_size"} if any(key.startswith(MEDIA) for key in made) else set[str]()
+    kept |= {"vocab_size"} if any(key.startswith(MEDIA) for key in made) else set[str]()
     before = _layers(inner)
     for key in sorted(inner.keys() & FIELDS.keys() - kept):
         if _is_changed(key, inner[key]) and rng.random() < CHANCE:
@@ -175,21 +182,44 @@ def candidates(model_type: str, seed: int, number: int) -> Iterator[tuple[str, d
     """Yield names of cases and configs drawn from them that our family takes, without an end but
     TRIES."""
     rng = random.Random(f"{seed} {number} {model_type}")
-    bases = [name for name in family_cases.case_names() if _type_of(name) == model_type]
+    bases = [base for base in _bases() if _type_of(base) == model_type]
     for _ in range(TRIES):
         base = rng.choice(bases)
-        config = drawn(rng, family_cases.config_of(base))
-        if _is_taken(config):
+        # Encoders have the sizes of the text model that they were made for.
+        fixed = {"hidden_size", "vocab_size"} if base.startswith(OF_MEDIA) else set[str]()
+        config = drawn(rng, _config_of(base), frozenset(fixed))
+        if _is_taken(config, _overrides_of(base)):
             yield base, config
 
 
-def _type_of(name: str) -> str | None:
-    return family_cases.config_of(name).get("model_type")
+@functools.cache
+def _bases() -> tuple[str, ...]:
+    """Names of the cases of families, and of those of media whose type no family's case has."""
+    names = family_cases.case_names()
+    known = {_type_of(name) for name in names}
+    whole = [f"{OF_MEDIA}{name}" for name in media_case_names()]
+    more = [base for base in whole if "text_config" in _config_of(base)]
+    return (*names, *(base for base in more if _type_of(base) not in known))
 
 
-def _is_taken(config: Mapping[str, Any]) -> bool:
+def _config_of(base: str) -> dict[str, Any]:
+    if base.startswith(OF_MEDIA):
+        return media_config_of(base.removeprefix(OF_MEDIA))
+    return family_cases.config_of(base)
+
+
+def _type_of(base: str) -> str | None:
+    return _config_of(base).get("model_type")
+
+
+def _overrides_of(base: str) -> dict[str, str]:
+    """Of whole models only the text is read: how images are prepared is said in other files."""
+    return {"IMAGES": "false"} if base.startswith(OF_MEDIA) else {}
+
+
+def _is_taken(config: dict[str, Any], overrides: dict[str, str]) -> bool:
     try:
-        make_recipe("auto", text_config(config), family_cases.F32).blueprint()
+        make_recipe("auto", text_config(config), family_cases.F32 | overrides).blueprint()
     except CheckpointError:
         return False
     return True
@@ -202,6 +232,7 @@ def write_candidates(folder: Path, model_type: str, seed: int, number: int) -> N
         into.mkdir(parents=True)
         (into / "config.json").write_text(json.dumps(config))
         (into / "base").write_text(base)
+        (into / "overrides.json").write_text(json.dumps(_overrides_of(base)))
 
 
 def fault_of(folder: Path) -> str | None:
@@ -234,7 +265,7 @@ def _hidden(module: Any, prompt: np.ndarray) -> np.ndarray:
 def changes_of(folder: Path) -> str:
     """Return what a draw changed of the case that it was drawn from."""
     base = (folder / "base").read_text()
-    before, after = family_cases.config_of(base), json.loads((folder / "config.json").read_text())
+    before, after = _config_of(base), json.loads((folder / "config.json").read_text())
     if "text_config" in after:
         before, after = before["text_config"], after["text_config"]
     changed = {key: value for key, value in after.items() if before.get(key) != value}
@@ -259,7 +290,7 @@ def outcome_of(draw: Path) -> str:
 def main() -> None:
     os.environ.setdefault("XLA_FLAGS", QUICK_COMPILER)
     chosen = _arguments()
-    types = sorted({*filter(None, map(_type_of, family_cases.case_names()))})
+    types = sorted({*filter(None, map(_type_of, _bases()))})
     types = chosen.types or types
     outcomes: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:

@@ -75,13 +75,13 @@ def write_case(case: str, folder: Path) -> Path:
     settings = {} if "bos_token_id" in config else {"bos_token": CONTROL[1]}
     write_json(folder / "tokenizer_config.json", settings)
     (folder / "tokenizer.json").write_text(
-        _tokenizer(config.get("vocab_size", 97)), encoding="utf-8"
+        small_tokenizer(config.get("vocab_size", 97)), encoding="utf-8"
     )
     save_file(weights_of(case), folder / "model.safetensors")
     return folder
 
 
-def _tokenizer(size: int) -> str:
+def small_tokenizer(size: int) -> str:
     """Of some bytes and one merge: the models' vocabularies are smaller than 256."""
     letters = sorted(byte_alphabet(), key=byte_alphabet().__getitem__)
     tokens = [*CONTROL, *letters[: size - 4], letters[0] + letters[1]]

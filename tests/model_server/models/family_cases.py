@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -111,6 +112,25 @@ def load_encoder(name: str) -> Any:
         module = recipe.blueprint()
         needed = without_prefixes(checkpoint, recipe.unused)
         return module.assemble(read_weights(module.declarations, needed, lambda _: None))
+
+
+def weights_of(path: Path) -> dict[str, np.ndarray]:
+    """Return the weights of a checkpoint of any format, by their path in the module."""
+    return module_of(path)[0]
+
+
+def module_of(path: Path) -> tuple[dict[str, np.ndarray], Any]:
+    """Return the weights by their path in the module, and the module with them."""
+    with closing(open_checkpoint(str(path))) as checkpoint:
+        recipe: Any = make_recipe("auto", checkpoint.config, F32)
+        encoder = isinstance(recipe, EmbedRecipe)
+        module = recipe.blueprint() if encoder else recipe.blueprint(checkpoint=checkpoint)
+        needed = without_prefixes(checkpoint, recipe.unused)
+        leaves = read_weights(module.declarations, needed, lambda _: None)
+    weights = {
+        each.path: np.asarray(leaf) for each, leaf in zip(module.declarations, leaves, strict=True)
+    }
+    return weights, module.assemble([jnp.asarray(leaf) for leaf in leaves])
 
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:

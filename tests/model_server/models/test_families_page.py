@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from model_server.models.families_page import ROOT, described, golden_cases, page, parameters
+from model_server.models.families_page import ROOT, described, golden_cases, parameters
 from model_server.models.registry import families, model_paths
+from tests.docs.models_page import page
 
 
 def test_the_page_is_current() -> None:

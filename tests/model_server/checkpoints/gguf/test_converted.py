@@ -17,27 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from gguf.constants import GGMLQuantizationType
 from safetensors.numpy import save_file
 
-from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.gguf.architecture import GgufArchitecture, JoinedPlace, TensorPlace
 from model_server.checkpoints.gguf.architectures import ARCHITECTURES
 from model_server.checkpoints.gguf.config import config_of
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.weights import read_weights
-from model_server.models.layers.embedder import EmbedRecipe
-from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_config import NO_FILE
-from tests.model_server.models.family_cases import F32
+from tests.model_server.models.family_cases import module_of
 from tests.tools.golden.converted import FAMILIES, digest, tensors_of
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "converted"
@@ -202,20 +197,6 @@ def _placed(
 # --- the tests
 
 
-def opened(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Return a model's weights by their path in the module, and what it says besides them."""
-    with closing(open_checkpoint(str(path))) as checkpoint:
-        recipe: Any = make_recipe("auto", checkpoint.config, F32)
-        encoder = isinstance(recipe, EmbedRecipe)
-        module = recipe.blueprint() if encoder else recipe.blueprint(checkpoint=checkpoint)
-        needed = without_prefixes(checkpoint, recipe.unused)
-        leaves = read_weights(module.declarations, needed, lambda _: None)
-    weights = {
-        each.path: np.asarray(leaf) for each, leaf in zip(module.declarations, leaves, strict=True)
-    }
-    return weights, told_of(module.assemble([jnp.asarray(leaf) for leaf in leaves]))
-
-
 def told_of(module: Any) -> str:
     """Return what a module says besides its weights: sizes, windows, bases, activations."""
     text = re.sub(r" at 0x\w+", "", repr(nnx.graphdef(module)))
@@ -227,9 +208,9 @@ def test_the_file_holds_the_folders_weights(name: str, tmp_path_factory: Any) ->
     case, place = Case(name), tmp_path_factory.mktemp(name)
     config = case.config | case.config.get("text_config", {})
     path = case.file(place / "x.gguf", converted(case, config))
-    (found, told), (wanted, said) = opened(path), opened(case.folder(place / "folder"))
+    (found, module), (wanted, other) = map(module_of, (path, case.folder(place / "folder")))
     if name not in UNLIKE:
-        assert told == said
+        assert told_of(module) == told_of(other)
     assert found.keys() == wanted.keys()
     for each, numbers in wanted.items():
         rows, numbers = np.atleast_1d(found[each]), np.atleast_1d(numbers)

@@ -35,7 +35,7 @@ from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from sax.errors import CheckpointError
-from tests.each_case import Failures
+from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_converted import Case, converted, told_of, write
 from tests.model_server.models.family_cases import F32
 from tests.tools.golden import common
@@ -272,15 +272,13 @@ def example_of(media: MediaRecipe) -> np.ndarray:
     return image[:side, :side] if side else image
 
 
-def test_both_files_hold_the_folders_weights(tmp_path: Path) -> None:
-    failures = Failures()
-    assert len(NAMES) >= 7
-    for name in NAMES:
-        with failures.of(name):
-            compare(MediaCase(name), tmp_path / name)
-    with failures.of("mistral3 as llama"):
-        compare(AsLlama("mistral3"), tmp_path / "llama")
-    assert not failures, str(failures)
+@each_case("name", NAMES)
+def test_both_files_hold_the_folders_weights(name: str, tmp_path: Path) -> None:
+    compare(MediaCase(name), tmp_path / name)
+
+
+def test_mistrals_text_under_llamas_name_has_its_encoder(tmp_path: Path) -> None:
+    compare(AsLlama("mistral3"), tmp_path / "llama")
 
 
 def test_a_folder_with_both_files_is_one_checkpoint(tmp_path: Path) -> None:

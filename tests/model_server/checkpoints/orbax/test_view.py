@@ -63,6 +63,26 @@ def test_padding_rows_are_not_there() -> None:
     np.testing.assert_array_equal(view.read(array), values[:4])
 
 
+def test_every_second_column_is_read_with_and_without_a_place_for_it() -> None:
+    array, values = _stored((3, 4, 6))
+    view, region = OrbaxView("w", ((0,), (1,), (2,))), (slice(1, 3), slice(None), slice(1, 6, 2))
+    out = np.empty((2, 4, 3), np.float32)
+    for into in (None, out):
+        np.testing.assert_array_equal(view.read(array, region, into), values[1:3, :, 1::2])
+    np.testing.assert_array_equal(out, values[1:3, :, 1::2])
+    merged = OrbaxView("w", ((0,), (1, 2)))
+    np.testing.assert_array_equal(
+        merged.read(array, (slice(0, 3), slice(5, 20, 4))), values.reshape(3, 24)[:, 5:20:4]
+    )
+
+
+def test_a_single_number_has_no_shape() -> None:
+    array, values = _stored(())
+    view = OrbaxView("w", ())
+    assert view.shape(()) == view.read(array).shape == ()
+    assert view.read(array) == values
+
+
 def test_a_scale_is_applied_in_float32_and_keeps_the_format() -> None:
     values = np.full((1, 1), 3, np.float16)
     read = OrbaxView("w", ((0,), (1,)), scale=math.sqrt(2)).read(ts.array(values))

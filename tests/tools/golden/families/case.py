@@ -42,6 +42,7 @@ class Case:
     computed: tuple[str, ...] = ()
     # Those that published checkpoints do not hold.
     left_out: tuple[str, ...] = ()
+    below: int | None = None  # tokens of a prompt; None: all of the vocabulary but the last few
 
     @property
     def is_as_saved(self) -> bool:

@@ -104,6 +104,7 @@ def _first_clear(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first of many prompts in which no choice of experts is close, and its result."""
     span = config.get("text_config", config)["vocab_size"] - 10  # without control tokens
+    span = span if case.below is None else case.below - 3
     for attempt in range(99):
         drawn = uniform(f"prompt {attempt} of {case.name}", case.tokens)
         prompt = 3 + (drawn * span).astype(np.int64)

@@ -35,13 +35,13 @@ from tests.tools.golden.media import (
 from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
 
 _TABLES = (gemma3, llama4, llava, omni, phi4, pixtral, qwen, sounds, towers)
-_ROWS = {case.name: case for table in _TABLES for case in table.CASES}
-CASES = [*_ROWS]
+ROWS = {case.name: case for table in _TABLES for case in table.CASES}
+CASES = [*ROWS]
 
 
 def make(name: str, into: Path) -> None:
     """Write one folder. Raises AssertionError for a case that proves too little."""
-    case = _ROWS[name]
+    case = ROWS[name]
     config = case.config.get(case.part, case.config)
     kind = case.model or config["architectures"][0]
     media = case.media()
