@@ -28,6 +28,8 @@ from sax.host import missing_model_server
 
 logger = logging.getLogger("model_server")
 
+_YOUNG = 50_000  # new objects before garbage is looked for: a vocabulary makes 100,000 that stay
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Serve until signalled, then exit with the status of `drained_status`."""
@@ -92,6 +94,7 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
         BACKEND.chosen = config.islands
     import_modules(config.imports)
     gc.freeze()
+    gc.set_threshold(_YOUNG)
     gc.enable()
     with contextlib.suppress(RuntimeError, AssertionError):  # no devices: `serve` says so
         lower_compilers()

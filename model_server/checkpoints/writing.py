@@ -11,7 +11,6 @@ from typing import Any
 
 from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
-from model_server.checkpoints.gguf.writer import write_gguf
 from model_server.checkpoints.huggingface.safetensors_writer import MAX_SHARD, write_safetensors
 from model_server.checkpoints.huggingface.sentence_transformers import (
     check_sentence_settings,
@@ -94,6 +93,9 @@ def _write(
     report: Report,
 ) -> None:
     if to == GGUF:
+        # Servers never do, so what writes one is imported on use.
+        from model_server.checkpoints.gguf.writer import write_gguf
+
         write_gguf(checkpoint, path, dtypes, report)
         return
     path.mkdir()

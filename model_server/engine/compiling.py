@@ -19,6 +19,7 @@ from jax.sharding import SingleDeviceSharding
 from model_server.kernels.cpu import native
 
 logger = logging.getLogger(__name__)
+_LAPACK = b"lapack"  # in the names of calls, which XLA writes out
 
 
 def to_bytes(program: Any) -> bytes:
@@ -29,7 +30,8 @@ def to_bytes(program: Any) -> bytes:
 
 def from_bytes(body: bytes) -> Any:
     """Load the program onto the devices with the same ids. Raises anything on failure."""
-    native.load_lapack()
+    if _LAPACK in body:
+        native.load_lapack()  # which imports scipy: a fifth of a second
     ids, serialized = pickle.loads(body)
     by_id = {device.id: device for device in jax.devices()}
     devices = [by_id[each] for each in ids]

@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -252,7 +253,7 @@ def _key_of(folder: Path) -> str:
 
 def described(family: Family | EmbedderFamily) -> tuple[str, str]:
     """Description and papers from the family's module docstring."""
-    module = sys.modules[family.configure.__module__]
+    module = import_module(family.configure.__module__)
     text = module.__doc__ or ""
     first = text.partition("\n")[0].rstrip(".")
     source = re.search(r"^Source: (.*?)(?:;|\.?\n\n|\.?\Z)", text, re.MULTILINE | re.DOTALL)
@@ -278,7 +279,7 @@ def _family_row(
         f'<a id="{anchor_of(family)}"></a>`{family.path}`',
         family.title,
         ", ".join(f"`{name}`" for name in family.model_types),
-        f"{computed} ([code]({_link(sys.modules[family.configure.__module__])}))",
+        f"{computed} ([code]({_link(import_module(family.configure.__module__))}))",
         papers,
         ", ".join(f"`{name}`" for key in family.model_types for name in cases.get(key, ())),
     )

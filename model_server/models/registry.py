@@ -1,12 +1,11 @@
 """Registry of every model path this server accepts.
 
-A family is a module below `families` with a FAMILY; user modules add models with `register`.
+A family is a module below `families` with a FAMILY, which is imported when one of its models is
+made; user modules add models with `register`.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -58,15 +57,7 @@ def families() -> tuple[Family | EmbedderFamily, ...]:
     return _FAMILIES
 
 
-def _found_families() -> tuple[Family | EmbedderFamily, ...]:
-    """Import every module below `families`; language models come before embedders."""
-    modules = pkgutil.walk_packages(family_modules.__path__, f"{family_modules.__name__}.")
-    found = (getattr(importlib.import_module(each.name), "FAMILY", None) for each in modules)
-    kept = [each for each in found if isinstance(each, Family | EmbedderFamily)]
-    return tuple(sorted(kept, key=lambda each: (isinstance(each, EmbedderFamily), each.path)))
-
-
-_FAMILIES = _found_families()
+_FAMILIES = family_modules.declared_families(family_modules)
 
 
 def model_paths() -> tuple[str, ...]:

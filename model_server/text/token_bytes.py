@@ -48,7 +48,7 @@ class TokenBytes:
         # As written, which is never shorter; WordPiece adds a space.
         self.longest = 1 + max(map(len, map(str.encode, vocabulary)), default=0)
         self.size = 1 + max(ids, default=-1)
-        self.ordinary_size = 1 + max((i for i in ids if i not in added), default=-1)
+        self.ordinary_size = 1 + max(set(ids) - added.keys(), default=-1)
         self.strip_left = strip_left  # leading spaces that a whole sequence's text may lose
 
     def bytes_of(self, token_id: int) -> bytes:

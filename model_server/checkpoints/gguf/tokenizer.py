@@ -155,7 +155,7 @@ def _cutting(metadata: dict[str, Any]) -> Cutting:
 def _merges(metadata: dict[str, Any]) -> list[list[str]]:
     merges = metadata.get("tokenizer.ggml.merges")
     pairs = [merge.split(" ") for merge in merges] if isinstance(merges, list) else None
-    if pairs is None or any(len(pair) != 2 for pair in pairs):
+    if pairs is None or set(map(len, pairs)) - {2}:
         raise CheckpointError("its tokenizer.ggml.merges is not a list of pairs")
     return pairs
 

@@ -258,7 +258,7 @@ def _control(listed: list[dict[str, Any]] | None, count: int) -> list[AddedToken
     if listed is not None:
         given = {e["rank"]: (e["token_str"], e.get("is_control", True)) for e in listed}
     texts = [given.get(place, (f"<SPECIAL_{place}>", True)) for place in range(count)]
-    check_different(text for text, _ in texts)
+    check_different([text for text, _ in texts])
     if missing := {"<s>", "</s>"} - {text for text, _ in texts}:
         raise CheckpointError(f"it has no control token {min(missing)}")
     return [

@@ -121,7 +121,9 @@ def in_sequence(steps: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, An
     return {"type": "Sequence", key: steps}
 
 
-def check_different(tokens: Iterable[str]) -> None:
+def check_different(tokens: Sequence[str]) -> None:
+    if len(set(tokens)) == len(tokens):
+        return
     seen: set[str] = set()
     for token in tokens:
         if token in seen:

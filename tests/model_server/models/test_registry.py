@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +184,47 @@ def test_no_two_families_claim_a_model_type_or_a_path() -> None:
 def test_every_module_that_configures_a_model_is_a_family_and_none_is_hidden() -> None:
     place = Path(family_modules.__file__).parent
     modules = {path for path in place.rglob("*.py") if "\ndef configure(" in path.read_text()}
-    served = {Path(sys.modules[each.configure.__module__].__file__ or "") for each in families()}
+    sources = (import_module(each.configure.__module__).__file__ or "" for each in families())
+    served = set(map(Path, sources))
     assert served == modules
+
+
+_LITERAL = """
+from model_server.models.recipe import Family
+
+raise AssertionError("it was imported")
+
+FAMILY = Family("quiet", ("quiet", "silent"), "Quiet", print, own_types_only=True)
+"""
+_COMPUTED = """
+from model_server.models.recipe import Family
+
+FAMILY = Family("_".join(("no", "literal")), ("no_literal",), "Computed", print)
+"""
+
+
+def test_what_is_read_is_what_the_module_declares() -> None:
+    for read in families():
+        own = import_module(read.configure.__module__).FAMILY
+        assert type(read) is type(own)
+        assert read.model_class().overridable == own.model_class().overridable
+        named = [name for name in type(own).__slots__ if name != "configure"]
+        assert [getattr(read, name) for name in named] == [getattr(own, name) for name in named]
+
+
+def test_only_a_family_that_is_no_literal_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "some_families"
+    folder.mkdir()
+    for name, source in (("__init__", ""), ("literal", _LITERAL), ("computed", _COMPUTED)):
+        (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    computed, literal = family_modules.declared_families(import_module("some_families"))
+    assert (computed.path, computed.configure) == ("no_literal", print)
+    assert (literal.path, literal.model_types) == ("quiet", ("quiet", "silent"))
+    with pytest.raises(AssertionError, match="it was imported"):
+        literal.configure({}, {})
 
 
 BERT = {

@@ -16,6 +16,7 @@ import httpx
 from sax.cli.local.server_plan import MODEL_SERVER
 from tests.demo_model import ROOT, demo_model
 from tests.end_to_end.cell import COMPILE_CACHE, SMOLLM2, Cell, free_ports, local_plan
+from tests.tools.bench.cpu_time import cpu_s, trees
 from tests.tools.bench.streams import burst
 from tests.tools.bench.table import Table
 
@@ -89,21 +90,25 @@ def _memory(cell: Cell) -> Table:
 
 
 def _start_up() -> Table:
-    seconds = [_seconds_to_first_token() for _ in range(4)][1:]
+    starts = [_first_start_token() for _ in range(4)][1:]
+    seconds, cpu = zip(*starts, strict=True)
     table = Table(
         "Start-up",
         "`sax up` in a folder where the demo model is published, compile cache warm, until the "
-        "first streamed token arrives over HTTP; 3 runs after one to warm up. Bar: 15 s.",
-        ("best s", "median s"),
+        "first streamed token arrives over HTTP; 3 runs after one to warm up. Bar: 15 s. "
+        "Beside them the least processor time of all processes until then, which a busy machine "
+        "changes less.",
+        ("best s", "median s", "CPU s"),
     )
-    table.add(f"{min(seconds):.1f}", f"{statistics.median(seconds):.1f}")
+    table.add(f"{min(seconds):.1f}", f"{statistics.median(seconds):.1f}", f"{min(cpu):.1f}")
     return table
 
 
 _FOLDER = ROOT / ".cache" / "bench-cell"
 
 
-def _seconds_to_first_token() -> float:
+def _first_start_token() -> tuple[float, float]:
+    """Return the seconds until the first token, and the processor's."""
     gateway, *others = free_ports(5)
     flags = ("--port", "--admin-port", "--model-port", "--status-port", "--metrics-port")
     words = [w for pair in zip(flags, map(str, (gateway, *others)), strict=True) for w in pair]
@@ -119,7 +124,7 @@ def _seconds_to_first_token() -> float:
     ) as up:
         try:
             _wait_for_token(f"http://127.0.0.1:{gateway}", others[0], began_s + 120)
-            return time.monotonic() - began_s
+            return time.monotonic() - began_s, sum(map(cpu_s, trees([up.pid])))
         finally:
             up.terminate()
             up.wait(60)
