@@ -1,7 +1,8 @@
 """Attention among the tokens of whole inputs: nothing is cached, so no pages are read or written.
 
-For passes that make no tokens: embeddings, classes and gradients. Plain XLA, which is
-differentiable and divides over a mesh as its inputs are divided.
+For passes that make no tokens: embeddings, classes and gradients. By the native kernels for those
+that set the rows to compute; else plain XLA, which is differentiable and divides over a mesh as its
+inputs are divided.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from model_server.kernels.cpu.attention import attend_whole, supports_heads
 from model_server.kernels.paged import NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import LayerPages, Shapes, key_major_shapes
 
@@ -23,6 +25,8 @@ class WholeInputs:
     """A kernel over blocks that each hold one whole input, padded at its end."""
 
     causal: bool = True  # False: each token also sees those after it
+    native: bool = False
+    skips: bool = False  # padding: it gets zeros
 
     @property
     def shapes(self) -> Shapes:
@@ -36,16 +40,45 @@ class WholeInputs:
         q, k = (each.reshape(inputs, length, *each.shape[1:]) for each in (new.q, new.k))
         v = k if new.v is None else new.v.reshape(inputs, length, *new.v.shape[1:])
         seen = (batch.block_limits, batch.block_ahead)
+        if self.native and supports_heads(k.shape[3], v.shape[3]):
+            values, between = None if new.v is None else v, self._between(*seen, scores)
+            return attend_whole(q, k, values, *between, scores), layer
         mixed = _in_parts(q, k, v, seen, scores, self.causal)
         return mixed.reshape(-1, *mixed.shape[2:]), layer
 
+    def _between(
+        self, limits: jax.Array, ahead: jax.Array | None, scores: Scores
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return i32[B, T] each: the first token that each sees, and the one behind the last; 0: it
+        sees none.
+        """
+        at, lengths = jnp.arange(limits.shape[1])[None], limits.max(1, keepdims=True)
+        first, end = jnp.zeros_like(limits), lengths
+        if scores.chunk is not None:
+            first = jnp.broadcast_to(at // scores.chunk * scores.chunk, limits.shape)
+            end = jnp.minimum(first + scores.chunk, lengths)
+        elif scores.window is not None:
+            back = scores.window - 1 if self.causal else scores.window // 2
+            first = jnp.broadcast_to(jnp.maximum(at - back, 0), limits.shape)
+            end = jnp.minimum(at + back + 1, lengths)
+        end = jnp.minimum(at + 1, end) if self.causal else jnp.broadcast_to(end, limits.shape)
+        if ahead is not None:
+            end = jnp.maximum(end, jnp.minimum(limits + ahead, lengths))
+        return first, jnp.where(limits > 0, end, 0) if self.skips else end
+
 
 def whole_batch(
-    lengths: jax.Array, columns: int, *, causal: bool = True, ahead: jax.Array | None = None
+    lengths: jax.Array,
+    columns: int,
+    *,
+    causal: bool = True,
+    ahead: jax.Array | None = None,
+    live: jax.Array | None = None,
 ) -> PagedBatch:
     """Describe inputs of `lengths` i32[B] in blocks of `columns` tokens, without pages.
 
-    ahead: i32[B, T], as `PagedBatch.block_ahead`.
+    ahead: i32[B, T], as `PagedBatch.block_ahead`. live: the rows that native kernels compute, of no
+    size: all; None: there are none.
     """
     rows = lengths.shape[0]
     none = jnp.zeros((0,), jnp.int32)
@@ -57,7 +90,7 @@ def whole_batch(
         decode_limits=none.reshape(0, 1),
         block_tables=jnp.zeros((rows, 0), jnp.int32),
         block_limits=jnp.where(at < lengths[:, None], at + 1, 0),
-        kernel=WholeInputs(causal),
+        kernel=_kernel(causal, live),
         block_ahead=ahead,
     )
 
@@ -65,6 +98,29 @@ def whole_batch(
 def no_pages() -> LayerPages:
     """Return the pages of a layer that caches nothing."""
     return LayerPages(jnp.zeros((0,), jnp.float32), None)
+
+
+def attend_among(
+    q: jax.Array,  # [B, T, H, Q]
+    k: jax.Array,  # [B, T, H, Q]
+    v: jax.Array,  # [B, T, H, Q]
+    lengths: jax.Array,  # i32[B]
+    live: jax.Array,
+    *,
+    causal: bool = False,
+) -> jax.Array:
+    """Return f32[B, T, H, Q]: attention of inputs to themselves, by the native kernel.
+
+    live: as of `whole_batch`.
+    """
+    batch = whole_batch(lengths, q.shape[1], causal=causal, live=live)
+    flat = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
+    made, _ = batch.attend(no_pages(), *flat, scale=q.shape[3] ** -0.5)
+    return made.reshape(q.shape)
+
+
+def _kernel(causal: bool, live: jax.Array | None) -> WholeInputs:
+    return WholeInputs(causal, native=live is not None, skips=live is not None and live.size > 0)
 
 
 def _in_parts(

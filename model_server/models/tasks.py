@@ -95,7 +95,21 @@ class Tasks:
             )
         if GRADIENT in names and GENERATE not in names:
             raise _wrong("TASKS", "gradient comes beside generate: add it")
+        self._check_used(names)
         return frozenset(names)
+
+    def _check_used(self, names: Sequence[str]) -> None:
+        """Raise InvalidRequest for an override that changes nothing about these tasks."""
+        if self.activation is not None and not {CLASSIFY, RERANK} & {*names}:
+            raise _unused("CLASSIFY_ACTIVATION", "that classifies or ranks", names)
+        of_vectors = {
+            "POOLING": self.pooling,
+            "NORMALIZE": self.normalise,
+            "MATRYOSHKA": self.matryoshka,
+        }
+        for key, value in of_vectors.items():
+            if value is not None and EMBED not in names:
+                raise _unused(key, "that embeds", names)
 
 
 def parse_tasks(values: Mapping[str, Any]) -> Tasks:
@@ -206,6 +220,11 @@ def _list(value: Any) -> list[Any]:
 def _check_one_of(values: Mapping[str, Any], key: str, known: Sequence[str]) -> None:
     if values[key] is not None and values[key] not in known:
         raise _wrong(key, f"is {values[key]!r}; it must be {', '.join(known)} or null")
+
+
+def _unused(key: str, of: str, names: Sequence[str]) -> InvalidRequest:
+    tasks = " and ".join(names)
+    return _wrong(key, f"is for a model {of}, and this one is loaded to {tasks}: leave it out")
 
 
 def _wrong(key: str, what: str) -> InvalidRequest:

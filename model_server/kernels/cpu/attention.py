@@ -148,6 +148,42 @@ class CpuAttention:
         return take_in(memory, places, counts, tokens)
 
 
+_TOKENS = 64  # of a page in which the kernel lays out whole inputs
+
+
+def attend_whole(
+    q: jax.Array,  # f32[B, T, H, Q]
+    k: jax.Array,  # f32[B, T, K, Q]
+    v: jax.Array | None,  # f32[B, T, K, W]; None: the keys double as values
+    firsts: jax.Array,  # i32[B, T]: the first token that each sees
+    limits: jax.Array,  # i32[B, T]: the one behind the last; 0: it sees none
+    scores: Scores,  # without a window or chunk of their own
+) -> jax.Array:
+    """Return f32[B * T, H, W]: attention among the tokens of each input, which no page keeps.
+
+    A token that sees nothing gets zeros.
+    """
+    inputs, length, kv_heads, size = k.shape
+    width = size if v is None else v.shape[3]
+    pages = inputs * -(-length // _TOKENS)
+    room = pages * _TOKENS * kv_heads * (size if v is None else size + width)
+    made = ((inputs * length, q.shape[2], width), (room,))
+    call = jax.ffi.ffi_call(
+        "sax_cpu_attend_whole", [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in made]
+    )
+    flat = (each.reshape(-1, *each.shape[2:]).astype(jnp.float32) for each in (q, k))
+    attended, _ = call(
+        *flat,
+        _NONE if v is None else v.reshape(-1, kv_heads, width).astype(jnp.float32),
+        firsts,
+        limits,
+        jnp.zeros((0,), jnp.float32) if scores.sinks is None else scores.sinks,
+        scale=np.float32(scores.scale),
+        softcap=np.float32(scores.softcap or 0.0),
+    )
+    return attended
+
+
 def _written(batch: PagedBatch, layer: LayerPages, new: NewTokens) -> LayerPages:
     if layer.keys.dtype in HIGHEST:
         return write(layer, new.k, new.v, batch.pages, batch.offsets)

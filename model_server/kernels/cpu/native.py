@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 _TARGETS = tuple(
     f"sax_cpu_{kernel}"
     for kernel in (
-        *("plain", "low_rank", "experts", "experts_gated"),
+        *("plain", "floats", "low_rank", "experts", "experts_gated"),
         # A kernel whose arguments changed has another name, so that an older library is refused.
         *("in_bytes", "experts_in_bytes", "experts_in_bytes_gated"),
-        *("unwritten", "overwrite", "write", "attend_over_pages", "score_tokens"),
-        *("rms_norm", "gated", "heads", "mix", "balance", "curve"),
+        *("unwritten", "overwrite", "write", "attend_over_pages", "attend_whole", "score_tokens"),
+        *("rms_norm", "layer_norm", "gated", "activated", "heads", "mix", "balance", "curve"),
         *("dense", "remember", "convolve"),
         "choose_tokens",
     )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _NONE: Any = np.zeros(0, np.float32)
-GATES = {"silu": 0, "gelu_tanh": 1, "relu": 2}
+GATES = {"silu": 0, "gelu_tanh": 1, "relu": 2, "gelu": 3, "quick_gelu": 4}
 CURVES = ("sum", "softmax", "logistic", "softplus", "standardized", "unit")
 
 
@@ -51,6 +51,32 @@ def rms_norm(
     given = _NONE if added is None else added
     sums, normed = call(x, given, live, scale, epsilon=np.float32(epsilon), more=np.float32(more))
     return (x if added is None else sums), normed
+
+
+def layer_norm(
+    x: jax.Array,  # f32[T, D]
+    added: jax.Array | None,  # f32[T, D]
+    live: jax.Array,  # i32[T]: the rows to compute, then -1
+    scale: jax.Array,  # f32[D]
+    bias: jax.Array | None,  # f32[D]
+    *,
+    epsilon: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Return s = x + added, and (s - mean(s)) / deviation(s) * scale + bias: f32[T, D] each."""
+    made = _made(*x.shape)
+    call = jax.ffi.ffi_call("sax_cpu_layer_norm", (_made(0) if added is None else made, made))
+    given = (x, _NONE if added is None else added, live, scale, _NONE if bias is None else bias)
+    sums, normed = call(*given, epsilon=np.float32(epsilon))
+    return (x if added is None else sums), normed
+
+
+def activated(x: jax.Array, bias: jax.Array | None, live: jax.Array, gate: str) -> jax.Array:
+    """Return gate(x + bias): f32[T, F].
+
+    bias: f32[F]. live: i32[T], the rows to compute, then -1. gate: a name in GATES.
+    """
+    call = jax.ffi.ffi_call("sax_cpu_activated", _made(*x.shape))
+    return call(x, _NONE if bias is None else bias, live, gate=np.int32(GATES[gate]))
 
 
 def gated(both: jax.Array, live: jax.Array, gate: str) -> jax.Array:

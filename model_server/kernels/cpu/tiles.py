@@ -23,41 +23,43 @@ _ALL = np.zeros(0, np.int32)  # as live rows
 Shape = tuple[int, int]  # outputs N, inputs K
 
 
-def plain_shape(shape: Shape) -> tuple[int, ...]:
-    """Shape of the tiles of a plain weight."""
-    outputs, inputs = shape
-    return (_count(outputs), -(-inputs // 2), ROWS, 2)
+def plain_shape(shape: Shape, dtype: Any = ml_dtypes.bfloat16) -> tuple[int, ...]:
+    """Shape of the tiles of a plain weight: four bytes of a row side by side."""
+    (outputs, inputs), together = shape, 4 // np.dtype(dtype).itemsize
+    return (_count(outputs), -(-inputs // together), ROWS, together)
 
 
 def plain_tiles(rows: np.ndarray) -> np.ndarray:
-    """Lay out bf16[N, K] as bf16[N / 16, K / 2, 16, 2], both rounded up with zeros."""
+    """Lay out bf16[N, K] as bf16[N / 16, K / 2, 16, 2], or f32[N, K] as f32[N / 16, K, 16, 1],
+    rounded up with zeros.
+    """
     outputs, inputs = rows.shape
-    made = aligned_empty(plain_shape((outputs, inputs)), ml_dtypes.bfloat16)
+    made = aligned_empty(plain_shape((outputs, inputs), rows.dtype), rows.dtype)
     lay_out_plain(rows, made)
     return made
 
 
 def lay_out_plain(rows: np.ndarray, tiles: np.ndarray) -> None:
     """As `plain_tiles`, into these."""
-    _lay_out("sax_cpu_tile_halves", rows, tiles)
+    _lay_out("sax_cpu_tile_floats" if tiles.itemsize == 4 else "sax_cpu_tile_halves", rows, tiles)
 
 
 def tiles_of(weight: jax.Array) -> jax.Array:
     """As `plain_tiles`, within a program."""
     outputs, inputs = weight.shape
-    count, pairs, *_ = plain_shape((outputs, inputs))
-    whole = jnp.pad(weight, ((0, count * ROWS - outputs), (0, 2 * pairs - inputs)))
-    return whole.reshape(count, ROWS, pairs, 2).transpose(0, 2, 1, 3)
+    count, parts, _, together = plain_shape((outputs, inputs), weight.dtype)
+    whole = jnp.pad(weight, ((0, count * ROWS - outputs), (0, together * parts - inputs)))
+    return whole.reshape(count, ROWS, parts, together).transpose(0, 2, 1, 3)
 
 
 def plain_rows(tiles: jax.Array, index: jax.Array, inputs: int) -> jax.Array:
-    """bf16[T, K]: these rows of the weight."""
+    """Return [T, K], these rows of the weight."""
     taken = tiles.at[index // ROWS, :, index % ROWS].get(mode="clip")
     return taken.reshape(index.shape[0], -1)[:, :inputs]
 
 
 def plain_weight(tiles: jax.Array, shape: Shape) -> jax.Array:
-    """bf16[N, K]: the weight as it was before."""
+    """Return [N, K], the weight as it was before."""
     rows = tiles.transpose(0, 2, 1, 3).reshape(tiles.shape[0] * ROWS, -1)
     return rows[: shape[0], : shape[1]]
 
@@ -66,13 +68,15 @@ def plain_weight(tiles: jax.Array, shape: Shape) -> jax.Array:
 def plain_product(
     shape: Shape, x: jax.Array, tiles: jax.Array, live: jax.Array | None = None
 ) -> jax.Array:
-    """[T, K] times the transposed weight [N, K], in bf16 and summed in f32: f32[T, N].
+    """[T, K] times the transposed weight [N, K], in its dtype and summed in f32: f32[T, N].
 
     live: i32[T], the rows that are multiplied in their order, then -1; the others get zeros. None:
     all.
     """
     made = jax.ShapeDtypeStruct((x.shape[0], shape[0]), jnp.float32)
-    call = jax.ffi.ffi_call("sax_cpu_plain", made)
+    call = jax.ffi.ffi_call(
+        "sax_cpu_floats" if tiles.dtype == made.dtype else "sax_cpu_plain", made
+    )
     return call(x.astype(jnp.float32), _ALL if live is None else live, tiles)
 
 

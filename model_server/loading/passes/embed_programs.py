@@ -8,16 +8,18 @@ A decoder family's recipe can be read as one that makes no tokens: it embeds or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
+from model_server.kernels.cpu.served import is_native
+from model_server.kernels.row_sums import logistic, row_softmax
 from model_server.loading.passes.loaded_passes import Ids, TokenText, Vector
 from model_server.loading.passes.pass_programs import PassBucket, PassPrograms
-from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.decoder import Decoder, set_whole_rows
 from model_server.models.layers.embedder import EmbedRecipe, TokenHead, of_tokens, pooled, unit
 from model_server.models.layers.layers import Linear
 from model_server.models.layers.whole_decoder import LastTokenHead, NextTokenScore, WholeDecoder
@@ -39,8 +41,8 @@ _HEADS = ("lm_head.", "score.")
 Activation = Callable[[jax.Array], jax.Array]  # f32[B, labels] -> f32[B, labels]
 
 ACTIVATIONS: Mapping[str, Activation] = {
-    "softmax": lambda logits: jax.nn.softmax(logits, axis=-1),
-    "sigmoid": jax.nn.sigmoid,
+    "softmax": row_softmax,
+    "sigmoid": logistic,
     "none": lambda logits: logits,
 }
 _BY_PROBLEM = {
@@ -146,6 +148,8 @@ def classifying(activation: str, separator: int | None) -> Encode:
 class EncodePrograms(PassPrograms[Input, Output]):
     """The buckets of one module, from tokens to arrays."""
 
+    skips_padding: ClassVar[bool] = True  # nothing is asked of what is behind an input's length
+
     def __init__(
         self,
         module: Blueprint,
@@ -163,7 +167,7 @@ class EncodePrograms(PassPrograms[Input, Output]):
         """
         shortest = {} if filler is None else {"shortest": context}
         super().__init__("embedding", context, batch, self._lowered, **shortest)
-        self._filler = filler or 0
+        self._filler, self._fills = filler or 0, filler is not None
         given = leaf_shapes(module, own_device()) if leaves is None else leaves
         self._leaves = tuple(map(byte_shape, given))
         self._module = module
@@ -171,12 +175,22 @@ class EncodePrograms(PassPrograms[Input, Output]):
 
     def _lowered(self, bucket: PassBucket) -> jax.stages.Lowered:
         def run(leaves: list[jax.Array], tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-            return self._encode(self._module.assemble(leaves), tokens, lengths)
+            return self._encode(self._assembled(leaves, lengths, bucket), tokens, lengths)
 
         where = divided_rows(self._leaves[0].sharding, bucket.rows)
         tokens = jax.ShapeDtypeStruct(bucket, jnp.int32, sharding=where)
         lengths = jax.ShapeDtypeStruct((bucket.rows,), jnp.int32, sharding=where)
         return jax.jit(run).lower(self._leaves, tokens, lengths)
+
+    def _assembled(
+        self, leaves: Sequence[jax.Array], lengths: jax.Array, bucket: PassBucket
+    ) -> Any:
+        """Return the module that computes inputs of `lengths` i32[B]."""
+        module = self._module.assemble(leaves)
+        devices = self._leaves[0].sharding.device_set
+        if is_native(next(iter(devices)).platform, len(devices)):
+            set_whole_rows(module, lengths if self.skips_padding else None, bucket.length)
+        return module
 
     def _made(
         self, leaves: Sequence[jax.Array], texts: Sequence[TokenText], bucket: PassBucket
@@ -187,7 +201,7 @@ class EncodePrograms(PassPrograms[Input, Output]):
         lengths = np.ones(bucket.rows, np.int32)
         for row, (ids, seen) in enumerate(texts):
             tokens[row, : len(ids)] = ids
-            lengths[row] = seen
+            lengths[row] = bucket.length if self._fills else seen
         return np.asarray(self.compiled[bucket](leaves, tokens, lengths))
 
 
@@ -207,6 +221,8 @@ class EmbedPrograms(EncodePrograms[Ids, Vector]):
 
 class TokenPrograms(EncodePrograms[TokenText, np.ndarray]):
     """The buckets of one module's vectors, one per token: f32[T, N] of an input of T tokens."""
+
+    skips_padding = False  # tokens that none of the others sees stand there
 
     @staticmethod
     def ids(given: TokenText) -> Ids:

@@ -166,7 +166,7 @@ class ImagePrograms(EncodePrograms[MixedInput, Any]):
         ) -> jax.Array:
             *leaves, buffer = given
             mixed = MixedTokens(tokens, at, buffer, self._levels)
-            return self._encode(self._module.assemble(leaves), mixed, lengths)
+            return self._encode(self._assembled(leaves, lengths, bucket), mixed, lengths)
 
         where = divided_rows(self._leaves[0].sharding, bucket.rows)
         tokens = jax.ShapeDtypeStruct(bucket, jnp.int32, sharding=where)

@@ -96,17 +96,17 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
 def _check_tasks(recipe: ImageTextRecipe, checkpoint: Checkpoint) -> None:
     """Raise InvalidRequest for an override that could change nothing."""
     tasks = recipe.tasks
-    embeds = tasks.of(checkpoint.config, embeds=True, generates=False) == {EMBED}
-    checks = (
-        ("TASKS", not embeds, "embeds and matches, and no more"),
-        ("POOLING", tasks.pooling is not None, "has a pooling of its own in each tower"),
-        ("CLASSIFY_ACTIVATION", tasks.activation is not None, "has an activation of its own"),
-    )
-    for name, wrong, why in checks:
+
+    def check(name: str, wrong: bool, why: str) -> None:
         if wrong:
             raise InvalidRequest(
                 f"a model of texts and images {why}: leave {name} out", param=f"overrides.{name}"
             )
+
+    check("POOLING", tasks.pooling is not None, "has a pooling of its own in each tower")
+    check("CLASSIFY_ACTIVATION", tasks.activation is not None, "has an activation of its own")
+    embeds = tasks.of(checkpoint.config, embeds=True, generates=False) == {EMBED}
+    check("TASKS", not embeds, "embeds and matches, and no more")
 
 
 class _Towers:

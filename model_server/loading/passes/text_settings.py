@@ -52,6 +52,12 @@ def _with_late(
             "leave it out",
             param="overrides.POOLING",
         )
+    if tasks.matryoshka is not None:
+        raise InvalidRequest(
+            "MATRYOSHKA is for models with one vector per text, and this one has a vector per "
+            "token: leave it out",
+            param="overrides.MATRYOSHKA",
+        )
     if late is not None:
         settings = replace(settings, max_length=max(late.document_length, late.query_length))
     if settings.dense:

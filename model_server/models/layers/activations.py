@@ -86,6 +86,8 @@ _GATES: dict[Activation, str] = {
     jax.nn.silu: "silu",
     jax.nn.gelu: "gelu_tanh",
     jax.nn.relu: "relu",
+    _exact_gelu: "gelu",
+    _quick_gelu: "quick_gelu",
 }
 
 

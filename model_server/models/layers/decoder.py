@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from flax import nnx
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.layers import Embedding, Linear, run_layer
+from model_server.models.layers.layers import EVERY_ROW, Embedding, Linear, live_of, run_layer
 from model_server.models.layers.rope import Rope
 from model_server.models.weights.stage import Stage
 
@@ -133,9 +134,9 @@ class Decoder(nnx.Module):
             del self.final_norm, self.head
 
 
-# The rows of a step that are not padding, for the native kernels: they skip the others.
+# The rows of a program that are not padding, for the native kernels: they skip the others.
 #
-# So one compiled shape serves any number of sequences, and costs what they cost.
+# So one compiled shape serves any number of tokens, and costs what they cost.
 
 
 def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
@@ -143,14 +144,43 @@ def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
 
     tokens: bool[T], of the flat batch; heads: bool[R], of those that logits are made of.
     """
-    rows, of_head = _places(tokens), _places(heads)
-    for _, node in nnx.iter_graph(model):
-        on_rows: Any = node if isinstance(node, nnx.Module) and hasattr(node, "live") else None
-        if on_rows is not None:
-            on_rows.live = nnx.Variable(rows)
+    _set(model, _places(tokens))
     head = getattr(model, "head", None) or getattr(model, "embedding", None)
     if isinstance(head, Linear | Embedding):
-        head.live = nnx.Variable(of_head)
+        head.live = nnx.Variable(_places(heads))
+
+
+def set_whole_rows(model: Any, lengths: jax.Array | None, columns: int) -> None:
+    """Set the rows of the next call of a model that reads whole inputs.
+
+    lengths: i32[B], what is behind them is padding; None: nothing is. What a module names in
+    `over_inputs` computes a row per input, of which none is padding.
+    """
+    rows = jnp.asarray(EVERY_ROW)
+    if lengths is not None:
+        rows = _places((jnp.arange(columns)[None] < lengths[:, None]).reshape(-1))
+    _set(model, rows)
+    for _, node in nnx.iter_graph(model):
+        for path in getattr(node, "over_inputs", ()):
+            part: Any = reduce(lambda each, name: getattr(each, name, None), path.split("."), node)
+            if part is not None:
+                _set(part, jnp.asarray(EVERY_ROW))
+
+
+def live_rows_of(model: nnx.Module) -> jax.Array | None:
+    """Return the rows that were set; None: none were, so that no native kernel computes them."""
+    return next((live_of(node) for node in _on_rows(model)), None)
+
+
+def _set(model: Any, rows: jax.Array) -> None:
+    for node in _on_rows(model):
+        node.live = nnx.Variable(rows)
+
+
+def _on_rows(model: Any) -> Iterator[Any]:
+    for _, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.Module) and hasattr(node, "live"):
+            yield node
 
 
 def _places(there: jax.Array) -> jax.Array:

@@ -12,6 +12,8 @@ from flax import nnx
 
 from model_server.checkpoints.huggingface.dense_modules import DenseModule, weight_name
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
+from model_server.kernels.cpu.served import is_native
+from model_server.kernels.row_sums import mixed_streams, row_total
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.layers import Linear
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
@@ -29,8 +31,9 @@ def _cls(hidden: jax.Array, there: jax.Array) -> jax.Array:
 
 
 def _mean(hidden: jax.Array, there: jax.Array) -> jax.Array:
-    total = jnp.where(there[..., None], hidden, 0.0).sum(1)
-    return total / there.sum(1, keepdims=True).astype(total.dtype)
+    there = there[..., None].astype(hidden.dtype)
+    total = mixed_streams(jnp.where(there > 0, hidden, 0.0), there)[:, 0]
+    return total / there.sum(1)
 
 
 def _max(hidden: jax.Array, there: jax.Array) -> jax.Array:
@@ -63,7 +66,7 @@ def pooled(
 
 def unit(vectors: jax.Array) -> jax.Array:
     """f32[..., D]: the vectors with length 1."""
-    size = jnp.sqrt(jnp.square(vectors).sum(-1, keepdims=True))
+    size = jnp.sqrt(row_total(jnp.square(vectors)))
     return vectors / jnp.maximum(size, 1e-12)
 
 
@@ -78,10 +81,13 @@ DENSE = "projections"  # begins the paths of their weights
 class Projected(nnx.Module):
     """An encoder with dense layers over the pooled vector of each input, or over each token's."""
 
+    over_inputs = ("projections",)  # those of tokens, too: every one gets a vector
+
     def __init__(
         self, encoder: nnx.Module, modules: Sequence[DenseModule], form: WeightForm
     ) -> None:
-        form = replace(form, quantization=None)  # small, and the checkpoint says nothing of them
+        # Small, the checkpoint says nothing of them, and they have files of their own.
+        form = replace(form, quantization=None, tiles=False)
         self.encoder = encoder
         self.projections = nnx.List([_Dense(module, form) for module in modules])
 
@@ -204,7 +210,12 @@ class EmbedRecipe:
         each token.
         Raises InvalidRequest if `quantization` would change nothing.
         """
-        form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization, layout=layout)
+        form = WeightForm(
+            dtype=jnp.dtype(self.dtype),
+            quantization=quantization,
+            layout=layout,
+            tiles=is_native(layout.platform, layout.mesh.size),
+        )
 
         def build() -> nnx.Module:
             if score is not None:

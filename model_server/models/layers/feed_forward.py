@@ -99,6 +99,11 @@ class FeedForward(nnx.Module):
         self.up = Linear(ffw, embed, ("ffw", "embed"), up, form=form, bias=up_bias)
         self.down = Linear(embed, ffw, ("embed", "ffw"), down, form=form, bias=down_bias)
         self.activation = activation
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.down(self.activation(self.up(x)))
+        live, gate = live_of(self), gate_of(self.activation)
+        if live is None or gate is None:
+            return self.down(self.activation(self.up(x)))
+        bias = self.up.bias[...] if self.up.biased else None
+        return self.down(rows.activated(self.up.unbiased(x), bias, live, gate))

@@ -106,8 +106,11 @@ class Linear(nnx.Module):
         self.low_rank = _low_rank([outputs], inputs, [axes], [source], form)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        return self.with_bias(self.unbiased(x))
+
+    def unbiased(self, x: jax.Array) -> jax.Array:
         y = self.product(x)
-        return self.with_bias(y if self.low_rank is None else self.low_rank(x, [y])[0])
+        return y if self.low_rank is None else self.low_rank(x, [y])[0]
 
     def product(self, x: jax.Array) -> jax.Array:
         return project(x, self.kernel.get_value(), live_of(self))
@@ -267,7 +270,7 @@ class UnitNorm(nnx.Module):
 
 def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return x + added and its norm: f32[T, D] each."""
-    if isinstance(norm, RmsNorm):
+    if isinstance(norm, RmsNorm | LayerNorm):
         return norm.of_sum(x, added)
     x = x + added
     return x, norm(x)
@@ -284,10 +287,25 @@ class LayerNorm(nnx.Module):
             self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
         self.epsilon = epsilon
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        if (live := live_of(self)) is not None and x.ndim == 2:
+            return self._native(x, None, live)[1]
         normed = standardized(x, self.epsilon) * lax.broadcast_to_rank(self.scale[...], x.ndim)
         return normed + lax.broadcast_to_rank(self.bias[...], x.ndim) if self.biased else normed
+
+    def of_sum(self, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if (live := live_of(self)) is not None:
+            return self._native(x, added, live)
+        x = x + added
+        return x, self(x)
+
+    def _native(
+        self, x: jax.Array, added: jax.Array | None, live: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        bias = self.bias[...] if self.biased else None
+        return rows.layer_norm(x, added, live, self.scale[...], bias, epsilon=self.epsilon)
 
 
 class OwnHeadNorm(nnx.Module):

@@ -66,7 +66,7 @@ def in_tiles(
 
 def _of_live(experts: jax.Array, live: jax.Array | None, nobody: int) -> jax.Array:
     """i32[T, k]: the experts of tokens to compute, and `nobody` for the others."""
-    if live is None:
+    if live is None or not live.size:
         return experts
     tokens = experts.shape[0]
     places = jnp.where(live < 0, tokens, live)  # -1 would be the last one

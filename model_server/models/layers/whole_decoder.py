@@ -11,7 +11,7 @@ from flax import nnx
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
 from model_server.kernels.media_vectors import MediaVectors, vectors_of
 from model_server.kernels.whole import no_pages, whole_batch
-from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.decoder import Decoder, live_rows_of
 from model_server.models.layers.layers import Linear
 from model_server.models.long_positions import LONG
 
@@ -47,6 +47,8 @@ class WholeDecoder(nnx.Module):
 class LastTokenHead(nnx.Module):
     """A decoder with a linear head over the last token of each input."""
 
+    over_inputs = ("head",)
+
     def __init__(self, encoder: WholeDecoder, head: Linear) -> None:
         self.encoder = encoder
         self.head = head
@@ -60,6 +62,8 @@ class LastTokenHead(nnx.Module):
 
 class NextTokenScore(nnx.Module):
     """A decoder that scores each input by the token that would come next."""
+
+    over_inputs = ("decoder.head", "decoder.embedding")
 
     def __init__(self, decoder: Decoder, score: TokenScore) -> None:
         self.decoder = decoder
@@ -117,7 +121,8 @@ def hidden_of(
     first layers.
     """
     rows, columns, size = vectors.shape
-    batch = whole_batch(lengths, columns, causal=causal)
+    live = live_rows_of(decoder)
+    batch = whole_batch(lengths, columns, causal=causal, live=live)
     pages = [no_pages()] * len(decoder.layers)
     own = rotated_positions(decoder, lengths, columns) if at is None else at
     flat = own.reshape(*own.shape[:-2], -1)

@@ -13,9 +13,10 @@ import numpy as np
 from flax import nnx
 
 from model_server.checkpoints.media_part import PREPROCESSOR, VISION
+from model_server.kernels.whole import attend_among
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.embedder import EmbedRecipe, TokenHead, embedding
-from model_server.models.layers.layers import Embedding, LayerNorm, Linear, run_layer
+from model_server.models.layers.layers import Embedding, LayerNorm, Linear, live_of, run_layer
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.llava_vision_encoder import prepared
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
@@ -24,7 +25,7 @@ from model_server.models.media.siglip import LayerSizes, SiglipConfig, siglip_la
 from model_server.models.media.tower_layer import TowerAttention, dense
 from model_server.models.weights.weight import WeightForm, weight
 from model_server.sharing.images.forms import SquareForm
-from sax.errors import CheckpointError
+from sax.errors import CheckpointError, InvalidRequest
 
 TEXT = "text_config"
 TOWER, TEXTS = "vision_model", "text_model"  # begin the names of their tensors
@@ -70,6 +71,9 @@ class CausalAttention(TowerAttention):
 
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
         """seen: [B, T]: any array of the inputs' shape."""
+        if (live := live_of(self)) is not None:
+            lengths = jnp.full(q.shape[:1], q.shape[1], jnp.int32)
+            return attend_among(q, k, v, lengths, live, causal=True)
         before = jnp.tril(jnp.ones((q.shape[1], q.shape[1]), bool))
         scores = jnp.einsum("bthq,bshq->bhts", q, k, preferred_element_type=jnp.float32)
         scores = jnp.where(before, scores * q.shape[-1] ** -0.5, -jnp.inf)
@@ -79,6 +83,8 @@ class CausalAttention(TowerAttention):
 
 class TextEncoder(nnx.Module):
     """Maps tokens i32[B, T] and lengths i32[B] to vectors f32[B, D]."""
+
+    over_inputs = ("head",)
 
     def __init__(self, tower: TextTower, form: WeightForm) -> None:
         sizes, self.tower = tower.layers, tower
@@ -194,8 +200,13 @@ def recipe_of(
         raise AssertionError("its architectures have no heads for labels")
 
     fields = embedding(values, texts.positions)
-    if how["padded"]:
-        fields["max_context"] = None  # a text is filled up to all positions
+    # A text is filled up to all positions.
+    if how["padded"] and fields["max_context"] not in (None, texts.positions):
+        raise InvalidRequest(
+            f"MAX_CONTEXT: this model fills every text up to {texts.positions} tokens: leave it "
+            "out",
+            param="overrides.MAX_CONTEXT",
+        )
     return ImageTextRecipe(
         build=partial(TextEncoder, texts),
         build_classifier=refused,

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.whole import attend_among
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.activations import Activation
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import Branches, Linear, project
+from model_server.models.layers.layers import Branches, Linear, LiveRows, live_of, project
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -118,6 +119,7 @@ class TowerAttention(nnx.Module):
         self.out = Linear(
             embed, embed, ("embed", axis), sources.out, form=form, bias=sources.out_bias
         )
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
         """Maps f32[S * P, D] to the same; seen: [S, ...], as `mixed` takes it."""
@@ -144,7 +146,8 @@ class TowerAttention(nnx.Module):
 
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
         """Return f32[S, P, H, Q]; seen: i32[S], pieces of each input, which all see each other."""
-        return attend(q, k, v, seen)
+        live = live_of(self)
+        return attend(q, k, v, seen) if live is None else attend_among(q, k, v, seen, live)
 
 
 class TowerLayer(nnx.Module):

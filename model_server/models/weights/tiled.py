@@ -22,7 +22,8 @@ from model_server.kernels.cpu.tiles import ByteForm, ByteTiles
 class Tiled:
     """A plain weight [out, in]."""
 
-    values: jax.Array  # bf16[out / 16, in / 2, 16, 2], both rounded up
+    # bf16[out / 16, in / 2, 16, 2], both rounded up, or f32[out / 16, in, 16, 1]
+    values: jax.Array
     shape: tuple[int, int] = field(metadata={"static": True})
 
     @property
@@ -99,8 +100,9 @@ def tiled_placeholder(
 
     zeros: makes each array.
     """
-    # In tiles a plain one is multiplied in bfloat16, and scales have eleven bits.
-    if dtype != jnp.bfloat16:
+    # Scales in tiles have eleven bits, and those of experts are of bfloat16.
+    finely = dtype == jnp.float32 and packing is None and len(shape) == 2
+    if dtype != jnp.bfloat16 and not finely:
         return None
     if packing is not None and packing.kind not in _BITS:
         return None
@@ -121,7 +123,7 @@ def tiled_placeholder(
 def _zeros(
     rows: tuple[int, int], form: ByteForm | None, dtype: Any, zeros: Callable[..., Any]
 ) -> Any:
-    return zeros(tiles.plain_shape(rows), dtype) if form is None else form.tiles(zeros)
+    return zeros(tiles.plain_shape(rows, dtype), dtype) if form is None else form.tiles(zeros)
 
 
 def lay_out(

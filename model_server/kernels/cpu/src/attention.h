@@ -370,7 +370,7 @@ static void attend_number(const Attention& a, const Queries& q, size_t head, int
   for (size_t row = 0; row < rows; row += kQueryRows) {
     size_t count = rows - row < kQueryRows ? rows - row : kQueryRows;
     float queries[kQueryRows * kMostDim], sums[kQueryRows * kMostDim], part[kQueryRows * kMostDim];
-    int32_t most = 0, least = INT32_MAX;
+    int32_t most = 0, from = INT32_MAX;
     Seen seen[kQueryRows];
     Partial states[kQueryRows];
     auto vector_of = [&](size_t r) {  // of this sequence
@@ -384,14 +384,14 @@ static void attend_number(const Attention& a, const Queries& q, size_t head, int
       int32_t limit = q.limits[query];
       size_t chooser = a.choosers ? vector % a.heads / (a.heads / a.choosers) : 0;
       const uint8_t* chosen = q.chosen ? q.chosen + (chooser * q.count + query) * q.flags : nullptr;
-      seen[r] = {first_seen(a, limit), limit, chosen};
+      seen[r] = {q.first_of(a, query), limit, chosen};
       // Of several pieces, what was before is added where they are joined.
       if (partials) memset(sums + r * a.value_dim, 0, a.value_dim * sizeof(float));
       states[r] = partials ? Partial{kMasked, 0.0f} : before_keys(a, vector, sums + r * a.value_dim);
       if (limit > most) most = limit;
-      if (limit > 0 && limit < least) least = limit;
+      if (limit > 0 && seen[r].from < from) from = seen[r].from;
     }
-    int32_t from = least != INT32_MAX ? first_seen(a, least) : 0;
+    if (from == INT32_MAX) from = 0;
     int32_t first = from > begin ? from : begin, last = most < end ? most : end;
     for (int32_t at = first / kKeysOfPart * kKeysOfPart; at < last; at += kKeysOfPart) {
       Partial of_part[kQueryRows];

@@ -258,7 +258,7 @@ ffi::Error plain_gated(Floats x, Places rows, Places ends, ffi::Buffer<ffi::BF16
                        ffi::Buffer<ffi::BF16> ups, ffi::ResultBuffer<ffi::F32> out, int32_t gate) {
   Grouped by;
   PlainExperts opening, going_up;
-  if (gate < 0 || gate > static_cast<int32_t>(Gate::relu) || !grouped(x, rows, ends, *out, by) ||
+  if (gate < 0 || gate > static_cast<int32_t>(kLastGate) || !grouped(x, rows, ends, *out, by) ||
       !plain_experts(gates, by.ends.size(), dim(x, 1), dim(*out, 1), opening) ||
       !plain_experts(ups, by.ends.size(), dim(x, 1), dim(*out, 1), going_up)) {
     return wrong(kDoNotFit);
@@ -290,7 +290,7 @@ ffi::Error quantized_gated(Floats x, Places rows, Places ends, ffi::Buffer<ffi::
                            int32_t float4) {
   Grouped by;
   QuantizedExperts opening, going_up;
-  if (gate < 0 || gate > static_cast<int32_t>(Gate::relu) || !grouped(x, rows, ends, *out, by) ||
+  if (gate < 0 || gate > static_cast<int32_t>(kLastGate) || !grouped(x, rows, ends, *out, by) ||
       !quantized_experts(gates, gate_scales, gate_offsets, gate_units, by.ends.size(), dim(x, 1),
                          dim(*out, 1), float4, opening) ||
       !quantized_experts(ups, up_scales, up_offsets, up_units, by.ends.size(), dim(x, 1),

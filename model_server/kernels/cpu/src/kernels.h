@@ -14,6 +14,13 @@ struct PlainWeight {
   size_t pairs;           // K / 2, rounded up
 };
 
+// The same with numbers of f32.
+struct FloatWeight {
+  const float* tiles;  // [tiles][K][16]
+  size_t outputs;      // N
+  size_t inputs;       // K
+};
+
 // As above, with numbers of 8 or 4 bits: weight = scale * value + offset.
 struct QuantizedWeight {
   const uint8_t* tiles;     // 8 bits: [tiles][K / 4][16][4], plus 128. 4 bits: [tiles][K / 8][16][4],
@@ -71,6 +78,11 @@ struct Queries {
   size_t first;           // row of the batch
   size_t count;
   size_t columns;         // of the table
+  const int32_t* firsts = nullptr;  // first token that each query sees; null: as its limit says
+
+  int32_t first_of(const Attention& a, size_t query) const {
+    return firsts ? firsts[query] : first_seen(a, limits[query]);
+  }
 };
 
 // A sequence's keys are summed in parts, divided by their positions alone, and the parts in their
@@ -88,7 +100,8 @@ struct Norm {
   float epsilon, more;
 };
 
-enum class Gate { silu, gelu_tanh, relu };
+enum class Gate { silu, gelu_tanh, relu, gelu, quick_gelu };
+constexpr Gate kLastGate = Gate::quick_gelu;
 
 enum class Curve { sum, softmax, logistic, softplus, standardized, unit };
 
@@ -203,6 +216,10 @@ struct Kernels {
 
   PlainProduct plain;
 
+  // out[row], f32[N], = x[row], f32[K], times the transposed weight, for tiles `first` to `last`.
+  void (*floats)(const FloatWeight& weight, const float* const* x, size_t rows, size_t first,
+                 size_t last, float* const* out);
+
   // The same numbers from either; the second from `many_rows` rows on.
   ByteProduct bytes, bytes_of_many;
   size_t many_rows;
@@ -229,8 +246,16 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* y, size_t size, const Norm& norm, float* sums,
                    float* to);
 
+  // sums = x + y, unless y is null, and to = (that - its mean) / its deviation * scale + bias, unless
+  // bias is null.
+  void (*layer_norm)(const float* x, const float* y, size_t size, const float* scale,
+                     const float* bias, float epsilon, float* sums, float* to);
+
   // to = gate(x) * up.
   void (*gated)(Gate gate, const float* x, const float* up, size_t size, float* to);
+
+  // to = gate(x + bias), unless bias is null.
+  void (*activated)(Gate gate, const float* x, const float* bias, size_t size, float* to);
 
   // Heads of one row, normed if there is a scale, then rotated.
   void (*heads)(const float* x, size_t count, size_t size, const Norm& norm, const Rotation& by,

@@ -92,6 +92,26 @@ ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
   return ffi::Error::Success();
 }
 
+// x f32[T, K], live i32[T] or of no size, tiles f32[N / 16, K, 16, 1] -> f32[T, N]
+ffi::Error float_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
+                         ffi::Buffer<ffi::F32> tiles, ffi::ResultBuffer<ffi::F32> out) {
+  if (rank(x) != 2 || rank(tiles) != 4 || rank(*out) != 2) return wrong("float product: ranks");
+  size_t inputs = dim(x, 1), outputs = dim(*out, 1);
+  if (dim(tiles, 0) != (outputs + kLanes - 1) / kLanes || dim(tiles, 1) != inputs ||
+      dim(tiles, 2) != kLanes || dim(tiles, 3) != 1 || dim(*out, 0) != dim(x, 0)) {
+    return wrong("float product: the tiles do not fit");
+  }
+  if (!dim(x, 0) || !outputs) return ffi::Error::Success();
+  FloatWeight weight{tiles.typed_data(), outputs, inputs};
+  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
+  std::vector<const float*> from;
+  for (size_t row : rows.there) from.push_back(x.typed_data() + row * inputs);
+  over_tiles(dim(tiles, 0), [&](size_t first, size_t last) {
+    chosen().floats(weight, from.data(), rows.count(), first, last, rows.out.data());
+  });
+  return ffi::Error::Success();
+}
+
 void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
   size_t count = rows.count();
   const Kernels& kernels = chosen();
@@ -227,6 +247,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_plain, sax::plain_product,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_floats, sax::float_product,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_in_bytes, sax::quantized_product,

@@ -121,6 +121,74 @@ static void plain(const PlainWeight& weight, const void* of_rows, size_t rows, s
   }
 }
 
+// --- weights of f32 -----------------------------------------------------------------------------------
+
+constexpr size_t kFloatsAtOnce = 2048;  // as kPairsAtOnce
+constexpr int kMostFloatRows = kAccumulators >= 24 ? 8 : kAccumulators;
+
+constexpr int float_tiles_for(int rows) {
+  int tiles = kAccumulators / (rows > 0 ? rows : 1);
+  return tiles > 6 ? 6 : tiles < 1 ? 1 : tiles;
+}
+
+// R rows times C tiles, as `plain_block`.
+template <int R, int C>
+SAX_INLINE void float_block(const FloatWeight& weight, const float* const* x, size_t tile,
+                            size_t begin, size_t end, float* const* out) {
+  F sums[R][C];
+  const float* tiles[C];
+  for (int c = 0; c < C; ++c) tiles[c] = weight.tiles + (tile + c) * weight.inputs * kLanes;
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) sums[r][c] = set(0.0f);
+  }
+  for (size_t i = begin; i < end; ++i) {
+    F weights[C];
+    for (int c = 0; c < C; ++c) {
+      __builtin_prefetch(tiles[c] + (i + 8) * kLanes);
+      weights[c] = load(tiles[c] + i * kLanes);
+    }
+    for (int r = 0; r < R; ++r) {
+      F some = set(x[r][i]);
+      for (int c = 0; c < C; ++c) sums[r][c] = fma(weights[c], some, sums[r][c]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      float* to = out[r] + (tile + c) * kLanes;
+      int lanes = lanes_of(weight.outputs, tile + c);
+      store_some(to, begin ? add(sums[r][c], load_some(to, lanes)) : sums[r][c], lanes);
+    }
+  }
+}
+
+template <int R>
+static void float_rows(const FloatWeight& weight, const float* const* x, size_t rows, size_t first,
+                       size_t last, size_t begin, size_t end, float* const* out) {
+  if constexpr (R > 0) {
+    if (rows != R) return float_rows<R - 1>(weight, x, rows, first, last, begin, end, out);
+    constexpr int wide = float_tiles_for(R);
+    size_t tile = first;
+    for (; tile + wide <= last; tile += wide) float_block<R, wide>(weight, x, tile, begin, end, out);
+    for (; tile < last; ++tile) float_block<R, 1>(weight, x, tile, begin, end, out);
+  }
+}
+
+static void floats(const FloatWeight& weight, const float* const* x, size_t rows, size_t first,
+                   size_t last, float* const* out) {
+  constexpr size_t most = kMostFloatRows;
+  size_t wide = static_cast<size_t>(float_tiles_for(static_cast<int>(rows < most ? rows : most)));
+  for (size_t tile = first; tile < last; tile += wide) {
+    size_t end_tile = tile + wide < last ? tile + wide : last;
+    for (size_t begin = 0; begin < weight.inputs; begin += kFloatsAtOnce) {
+      size_t end = begin + kFloatsAtOnce < weight.inputs ? begin + kFloatsAtOnce : weight.inputs;
+      for (size_t row = 0, count; row < rows; row += count) {
+        count = rows - row < most ? rows - row : most;
+        float_rows<kMostFloatRows>(weight, x + row, count, tile, end_tile, begin, end, out + row);
+      }
+    }
+  }
+}
+
 static size_t pairs_size(size_t rows, size_t inputs) { return rows * ((inputs + 1) / 2) * sizeof(Pair); }
 
 static void pairs_of(const float* x, size_t inputs, size_t row, void* to) {

@@ -62,10 +62,58 @@ ffi::Error rms_norm(Numbers x, Numbers y, ffi::Buffer<ffi::S32> live, Numbers sc
   return ffi::Error::Success();
 }
 
+// As `rms_norm`, with the mean taken off first, and bias f32[D] or of no size added last.
+ffi::Error layer_norm(Numbers x, Numbers y, ffi::Buffer<ffi::S32> live, Numbers scale, Numbers bias,
+                      ffi::ResultBuffer<ffi::F32> sums, ffi::ResultBuffer<ffi::F32> out,
+                      float epsilon) {
+  if (rank(x) != 2 || rank(*out) != 2) return wrong("layer norm: ranks");
+  size_t rows = dim(x, 0), size = dim(x, 1), count = x.element_count();
+  bool added = !absent(y);
+  if (scale.element_count() != size || (!absent(bias) && bias.element_count() != size) ||
+      out->element_count() != count ||
+      (added && (y.element_count() != count || sums->element_count() != count))) {
+    return wrong("layer norm: the shapes do not fit");
+  }
+  over_live(
+      live, rows, 2 * size,
+      [&](size_t row) {
+        size_t at = row * size;
+        chosen().layer_norm(x.typed_data() + at, added ? y.typed_data() + at : nullptr, size,
+                            scale.typed_data(), absent(bias) ? nullptr : bias.typed_data(), epsilon,
+                            added ? sums->typed_data() + at : nullptr, out->typed_data() + at);
+      },
+      [&](size_t row) {
+        if (added) clear(sums->typed_data() + row * size, size);
+        clear(out->typed_data() + row * size, size);
+      });
+  return ffi::Error::Success();
+}
+
+// x f32[T, F], bias f32[F] or of no size; live i32[T] or of no size -> f32[T, F]
+ffi::Error activated(Numbers x, Numbers bias, ffi::Buffer<ffi::S32> live,
+                     ffi::ResultBuffer<ffi::F32> out, int32_t gate) {
+  if (rank(x) != 2 || gate < 0 || gate > static_cast<int32_t>(kLastGate)) {
+    return wrong("activation: ranks");
+  }
+  size_t rows = dim(x, 0), size = dim(x, 1);
+  if (out->element_count() != x.element_count() || (!absent(bias) && bias.element_count() != size)) {
+    return wrong("activation: the shapes do not fit");
+  }
+  over_live(
+      live, rows, 4 * size,
+      [&](size_t row) {
+        chosen().activated(static_cast<Gate>(gate), x.typed_data() + row * size,
+                           absent(bias) ? nullptr : bias.typed_data(), size,
+                           out->typed_data() + row * size);
+      },
+      [&](size_t row) { clear(out->typed_data() + row * size, size); });
+  return ffi::Error::Success();
+}
+
 // both f32[T, 2 F]: gates, then what they let through; live i32[T] or of no size -> f32[T, F]
 ffi::Error gated(Numbers both, ffi::Buffer<ffi::S32> live, ffi::ResultBuffer<ffi::F32> out,
                  int32_t gate) {
-  if (rank(both) != 2 || rank(*out) != 2 || gate < 0 || gate > static_cast<int32_t>(Gate::relu)) {
+  if (rank(both) != 2 || rank(*out) != 2 || gate < 0 || gate > static_cast<int32_t>(kLastGate)) {
     return wrong("gate: ranks");
   }
   size_t rows = dim(both, 0), size = dim(*out, 1);
@@ -193,6 +241,25 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_rms_norm, sax::rms_norm,
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<float>("epsilon")
                                   .Attr<float>("more"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_layer_norm, sax::layer_norm,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<float>("epsilon"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_activated, sax::activated,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<int32_t>("gate"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_gated, sax::gated,
                               ffi::Ffi::Bind()

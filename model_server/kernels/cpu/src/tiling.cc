@@ -91,6 +91,23 @@ __attribute__((visibility("default"))) void sax_cpu_tile_halves(const uint16_t* 
   });
 }
 
+// rows f32[N, K] -> tiles f32[N / 16, K, 16], rounded up.
+__attribute__((visibility("default"))) void sax_cpu_tile_floats(const float* rows, size_t outputs,
+                                                                size_t inputs, float* tiles) {
+  sax::over_tiles(outputs, [&](size_t tile, size_t there) {
+    float* to = tiles + tile * inputs * sax::kLanes;
+    const float* from = rows + tile * sax::kLanes * inputs;
+    constexpr size_t some = 16;  // numbers of each row: a line of the cache
+    for (size_t begin = 0; begin < inputs; begin += some) {
+      size_t end = std::min(begin + some, inputs);
+      for (size_t lane = 0; lane < sax::kLanes; ++lane) {
+        const float* row = from + lane * inputs;
+        for (size_t i = begin; i < end; ++i) to[i * sax::kLanes + lane] = lane < there ? row[i] : 0.0f;
+      }
+    }
+  });
+}
+
 // values i8[N, K] -> tiles u8[N / 16, K / 4, 16, 4], each plus 128; K is a multiple of 4.
 __attribute__((visibility("default"))) void sax_cpu_tile_bytes(const int8_t* values, size_t outputs,
                                                                size_t inputs, uint8_t* tiles) {

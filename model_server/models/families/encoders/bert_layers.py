@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.whole import attend_among
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import Embedding, LayerNorm, Linear, run_layer
+from model_server.models.layers.layers import Embedding, LayerNorm, Linear, live_of, run_layer
 from model_server.models.media.tower_layer import TowerAttention, dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -83,6 +84,8 @@ class SelfAttention(TowerAttention):
 
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
         """seen: bool[B, T], True where there is a token. All queries are computed at once."""
+        if (live := live_of(self)) is not None:
+            return attend_among(q, k, v, seen.sum(1, dtype=jnp.int32), live)
         scores = jnp.einsum("bthq,bshq->bhts", q, k, preferred_element_type=jnp.float32)
         scores = jnp.where(seen[:, None, None, :], scores * q.shape[-1] ** -0.5, -jnp.inf)
         weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
@@ -101,8 +104,8 @@ class BertLayer(nnx.Module):
         self.after_ffw = _norm(config, f"{prefix}.output.LayerNorm")
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
-        x = self.after_attention(x + self.attention(x, there))
-        return self.after_ffw(x + self.ffw(x))
+        _, x = self.after_attention.of_sum(x, self.attention(x, there))
+        return self.after_ffw.of_sum(x, self.ffw(x))[1]
 
 
 class Bert(nnx.Module):
@@ -153,6 +156,8 @@ class Bert(nnx.Module):
 
 class FirstTokenHead(nnx.Module):
     """An encoder with two layers over the first token of each input: tanh, then a label each."""
+
+    over_inputs = ("dense", "out")
 
     def __init__(
         self, encoder: Bert, embed: int, labels: int, names: tuple[str, str], form: WeightForm

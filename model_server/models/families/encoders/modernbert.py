@@ -80,6 +80,8 @@ class LabelHead(nnx.Module):
 class PooledHead(nnx.Module):
     """An encoder with a head over the pooled vector of each input."""
 
+    over_inputs = ("head",)
+
     def __init__(self, encoder: WholeDecoder, pooling: str, head: LabelHead) -> None:
         self.encoder = encoder
         self.pooling = pooling

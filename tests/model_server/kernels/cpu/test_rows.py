@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,12 @@ from model_server.kernels.cpu.rows import (
     GATES,
     HeadNorm,
     HeadRotation,
+    activated,
     add_low_rank,
     curve,
     gated,
     heads,
+    layer_norm,
     mix,
     rms_norm,
 )
@@ -39,6 +42,8 @@ FUNCTIONS = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x / 2 * (1 + np.vectorize(math.erf, otypes=[float])(x / np.sqrt(2))),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
 }
 
 
@@ -67,6 +72,31 @@ def test_sums_are_normed(instruction_sets: InstructionSets) -> None:
                 )
                 np.testing.assert_allclose(got_sum, whole, rtol=1e-6)
                 np.testing.assert_allclose(got, normed(whole, scale, more), rtol=2e-5, atol=1e-6)
+    assert not failures, str(failures)
+
+
+def test_layer_norms_are_those_of_numpy_and_of_a_row_alone(
+    instruction_sets: InstructionSets,
+) -> None:
+    failures = Failures()
+    for (rows, size), adds, biased in itertools.product(SIZES, [False, True], [False, True]):
+        x, scale, bias = 1 + numbers(rows, size), numbers(size), numbers(size) if biased else None
+        added = x[::-1].copy() if adds else None
+        whole = (x if added is None else x + added).astype(np.float64)
+        less = whole - whole.mean(-1, keepdims=True) if rows else whole
+        wanted = normed(less, scale, 0.0, 0.5) + (0 if bias is None else bias)
+        for instructions in instruction_sets():
+            with failures.of(rows, size, adds, biased, instructions):
+                given = (scale, bias)
+                got_sum, got = layer_norm(
+                    jnp.asarray(x), added, all_live(rows), *given, epsilon=0.5
+                )
+                np.testing.assert_allclose(got_sum, whole, rtol=1e-6)
+                np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
+                if rows:
+                    last = None if added is None else added[-1:]
+                    _, alone = layer_norm(x[-1:], last, all_live(1), *given, epsilon=0.5)
+                    np.testing.assert_array_equal(alone, got[-1:])
     assert not failures, str(failures)
 
 
@@ -142,7 +172,12 @@ def test_gates_multiply_what_they_let_through(instruction_sets: InstructionSets)
         for instructions in instruction_sets():
             with failures.of(rows, size, gate, instructions):
                 got = gated(jnp.asarray(both), all_live(rows), gate)
-                np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+                fine = 1e-5 if gate == "gelu" else 1e-6
+                np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=fine)
+                bias, x = numbers(size), both[:, :size]
+                got = activated(jnp.asarray(x), jnp.asarray(bias), all_live(rows), gate)
+                wanted_too = FUNCTIONS[gate](exact[:, :size] + bias)
+                np.testing.assert_allclose(got, wanted_too, rtol=1e-5, atol=2e-6)
     assert not failures, str(failures)
 
 
@@ -197,7 +232,9 @@ def test_rows_that_are_not_live_get_zeros(instruction_sets: InstructionSets) -> 
     for instructions in instruction_sets():
         made = [
             *rms_norm(jnp.asarray(bad), bad, live, numbers(3 * size), epsilon=1e-5),
+            *layer_norm(jnp.asarray(bad), bad, live, numbers(3 * size), None, epsilon=1e-5),
             gated(jnp.asarray(bad[:, : 2 * size]), live, "silu"),
+            activated(jnp.asarray(bad), None, live, "gelu"),
             *heads(jnp.asarray(bad), live, size, 1, None, None),
         ]
         for each in map(np.asarray, made):

@@ -74,6 +74,30 @@ def test_a_product_is_that_of_the_rounded_rows(product_sets: InstructionSets) ->
     assert not failures, str(failures)
 
 
+def test_a_product_of_floats_is_that_of_numpy_and_of_a_row_alone(
+    product_sets: InstructionSets,
+) -> None:
+    failures, product = Failures(), jax.jit(plain_product, static_argnums=0)
+    for rows, inputs, outputs in [(1, 1, 1), (9, 33, 50), (67, 576, 100), (5, 4099, 17)]:
+        weight = weight_of(outputs, inputs).astype(np.float32)
+        x, tiles = rows_of(rows, inputs), jnp.asarray(plain_tiles(weight))
+        np.testing.assert_array_equal(plain_weight(tiles, (outputs, inputs)), weight)
+        np.testing.assert_array_equal(tiles_of(jnp.asarray(weight)), tiles)
+        wanted = x.astype(np.float64) @ weight.astype(np.float64).T
+        for instructions in product_sets():
+            with failures.of(rows, inputs, outputs, instructions):
+                made = np.asarray(product((outputs, inputs), x, tiles))
+                np.testing.assert_allclose(made, wanted, rtol=0, atol=4e-6 * max(inputs, 10))
+                np.testing.assert_array_equal(
+                    product((outputs, inputs), x[-1:], tiles)[0], made[-1]
+                )
+                live = jnp.asarray([rows - 1, *[-1] * (rows - 1)], jnp.int32)
+                some = np.asarray(product((outputs, inputs), x, tiles, live))
+                np.testing.assert_array_equal(some[-1], made[-1])
+                assert not some[:-1].any()
+    assert not failures, str(failures)
+
+
 def test_tiles_hold_the_weight() -> None:
     failures = Failures()
     for outputs, inputs in [(16, 2), (49, 577), (1, 1), (100, 40)]:

@@ -218,6 +218,15 @@ def test_tasks_that_cannot_be_done_are_refused_by_name(loader: ModelLoader, fold
         ),
         ({"POOLING": '"best"'}, "POOLING", "must be cls, mean, max, last"),
         ({"MATRYOSHKA": "[0]"}, "MATRYOSHKA", "a list of sizes"),
+        *(
+            ({"TASKS": '["generate"]', key: value}, key, "for a model that embeds, and this one")
+            for key, value in (("POOLING", '"mean"'), ("NORMALIZE", "true"), ("MATRYOSHKA", "true"))
+        ),
+        (
+            {"TASKS": '["generate", "embed"]', "CLASSIFY_ACTIVATION": '"none"'},
+            "CLASSIFY_ACTIVATION",
+            "is loaded to generate and embed: leave it out",
+        ),
         ({"PASS_CONTEXT": "2"}, "PASS_CONTEXT", "at least 3"),
         (
             {

@@ -252,6 +252,16 @@ def test_an_unknown_activation_is_refused_by_name() -> None:
         activation_of({"problem_type": "odd"}, 1)
 
 
+def test_overrides_of_another_task_are_refused_by_name(loader: ModelLoader, tmp_path: Path) -> None:
+    """They would change nothing."""
+    with pytest.raises(InvalidRequest, match="CLASSIFY_ACTIVATION is for a model that classifies"):
+        load(loader, tiny_bert(tmp_path), CLASSIFY_ACTIVATION='"none"')
+    folder = classifier(tmp_path, "bert")
+    for key, value in (("POOLING", '"cls"'), ("NORMALIZE", "false"), ("MATRYOSHKA", "[8]")):
+        with pytest.raises(InvalidRequest, match=f"{key} is for a model that embeds"):
+            load_classifier(loader, folder, **{key: value})
+
+
 def test_labels_are_in_the_order_of_their_numbers() -> None:
     assert labels_of({"id2label": {"1": "b", "0": "a"}}) == ("a", "b")
     assert labels_of({"id2label": {str(n): f"l{n}" for n in range(12)}})[10] == "l10"
