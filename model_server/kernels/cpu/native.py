@@ -61,7 +61,7 @@ class InUse(NamedTuple):
 @functools.cache
 def opened() -> Opened:
     """Load the library and register its kernels with XLA, once."""
-    found = load((*_TARGETS, *_NUMBERS, "sax_cpu_measured"))
+    found = load((*_TARGETS, *_NUMBERS, "sax_cpu_thread_ids", "sax_cpu_measured"))
     if (loaded := found.library) is None:
         return found
     for target in _TARGETS:
