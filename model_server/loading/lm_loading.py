@@ -37,6 +37,8 @@ from model_server.engine.running.runner import ModelRunner
 from model_server.engine.running.runner_part import RunnerPart
 from model_server.engine.step_times import StepTimes
 from model_server.islands import island_devices
+from model_server.kernels.cpu import nodes
+from model_server.kernels.cpu.served import has_native
 from model_server.loading.adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.checkpoint_opener import CheckpointOpener
@@ -190,6 +192,9 @@ class LmLoad(LanguageLoad):
         pages = deployment.allocate_pages()
         runner = ModelRunner(deployment.program, leaves, pages, buckets, parts)
         self.leaves = runner.leaves
+        if has_native(deployment.kernel):
+            nodes.divide_threads()
+            nodes.place(leaves, jax.tree.leaves(pages))
         compile_or_close(runner, report, self._ready.over(programs) if self._ready else programs)
         if self._ready is not None:
             self._ready.tell("steps")

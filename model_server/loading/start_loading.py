@@ -213,7 +213,7 @@ def _surroundings(layout: Layout) -> Iterable[str]:
     yield " ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     yield " ".join(f"{name} {_version(name)}" for name in _TRACED)
     yield repr(keys_of(layout))
-    yield native.described()
+    yield native.program_key()
     yield f"{_cores()} cores"  # XLA divides what a program does over them
     yield _processor()
     for name in _VARIABLES:

@@ -32,6 +32,7 @@ _TARGETS = tuple(
         "choose_tokens",
     )
 )
+_NUMBERS = ("sax_cpu_threads", "sax_cpu_rows_on_tiles", "sax_cpu_queries_on_tiles")  # of `InUse`
 ISLANDS = "native_kernels"  # attribute of a proxy server's devices: their instruction set
 _WITHOUT_AMX = {
     0: "",
@@ -45,19 +46,22 @@ class InUse(NamedTuple):
     threads: int
     # Rows from which AMX multiplies int8 and int4; bfloat16 always. 0: no AMX; below: why not
     rows_on_tiles: int
+    queries_on_tiles: int = -1  # query rows of a head from which AMX computes attention; -1: none
 
     @property
     def units(self) -> str:
         """Say which products use AMX, or why none does where the machine has it; "": it has not."""
         if self.rows_on_tiles <= 0:
             return _WITHOUT_AMX[self.rows_on_tiles]
-        return f" (bfloat16 from 1 row on, int8 and int4 from {self.rows_on_tiles})"
+        number = self.queries_on_tiles
+        attention = f"attention from {number} queries" if number > 0 else "no attention"
+        return f" (bfloat16 from 1 row on, int8 and int4 from {self.rows_on_tiles}, {attention})"
 
 
 @functools.cache
 def opened() -> Opened:
     """Load the library and register its kernels with XLA, once."""
-    found = load((*_TARGETS, "sax_cpu_rows_on_tiles", "sax_cpu_measured"))
+    found = load((*_TARGETS, *_NUMBERS, "sax_cpu_thread_ids", "sax_cpu_measured"))
     if (loaded := found.library) is None:
         return found
     for target in _TARGETS:
@@ -104,7 +108,7 @@ def in_use() -> InUse | None:
     loaded = library()
     if loaded is None:
         return None
-    return InUse(instruction_set(loaded), loaded.sax_cpu_threads(), loaded.sax_cpu_rows_on_tiles())
+    return InUse(instruction_set(loaded), *(getattr(loaded, name)() for name in _NUMBERS))
 
 
 def described() -> str:
@@ -113,6 +117,14 @@ def described() -> str:
     if not used:
         return f"XLA's: {opened().reason}"
     return f"{used.instructions}{used.units}, {used.threads} threads"
+
+
+def program_key() -> str:
+    """As `described`, without what each start measures: for what is kept from one to the next."""
+    used = in_use()
+    if not used:
+        return described()
+    return f"{used.instructions}, {used.threads} threads"
 
 
 @cache

@@ -10,7 +10,7 @@
 
 namespace sax::SAX_ISA {
 
-constexpr int kQueryRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 4 : 2;  // at once
+constexpr size_t kQueryRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 4 : 2;  // at once
 constexpr int kKeys = 128;            // whose scores are kept at once; a part holds a whole number
 constexpr float kMasked = -1e30f;
 
@@ -259,8 +259,40 @@ SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, float (
   }
 }
 
-// R rows, each a query with one of its heads: scaled queries [R][D], sums [R][W].
-template <Number N, int R>
+// How rows are compared with keys and weighted values added up, for numbers of a page that are widened to
+// float32; `Halves` has another order of sums.
+template <Number N>
+struct Widened {
+  static constexpr size_t kRows = kQueryRows, kParts = 1;  // rows at once; numbers that one of a query becomes
+
+  // Scaled, to[parts][D].
+  static void take(const Attention& a, const float* query, float* to) {
+    for (size_t d = 0; d < a.key_dim; ++d) to[d] = query[d] * a.scale;
+  }
+
+  template <int R>
+  SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
+    scores_of<N, R>(a, s, queries, to);
+  }
+
+  template <int R>
+  SAX_INLINE void values(const Attention& a, const Segment& s, float (*weights)[kKeys],
+                         const float* decays, float* out) {
+    if (!a.values) return add_keys_as_values<N, R>(a, s, weights, decays, out);
+    size_t column = 0;
+    constexpr int wide = beside(R);
+    for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
+      add_values<N, R, wide>(a, s, weights, decays, column, kLanes, out);
+    }
+    for (; column < a.value_dim; column += kLanes) {
+      int last = a.value_dim - column < kLanes ? static_cast<int>(a.value_dim - column) : kLanes;
+      add_values<N, R, 1>(a, s, weights, decays, column, last, out);
+    }
+  }
+};
+
+// R rows, each a query with one of its heads: queries [R][parts][D], sums [R][W].
+template <class Order, int R>
 static void attend_rows(const Attention& a, const int32_t* table, size_t head, int32_t first,
                         int32_t end, const float* queries, const Seen* seen, float* out,
                         Partial* states) {
@@ -274,35 +306,40 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
     Segment s = segment_at(a, table, head, at, first, next < end ? next : end);
     if (chosen[0]) leave_chosen<R>(s, chosen);
     if (!s.groups) continue;
-    scores_of<N, R>(a, s, queries, scores);
+    Order::template scores<R>(a, s, queries, scores);
     for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, seen[r], scores[r], states[r]);
-    if (!a.values) {
-      add_keys_as_values<N, R>(a, s, scores, decays, out);
-      continue;
-    }
-    size_t column = 0;
-    constexpr int wide = beside(R);
-    for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
-      add_values<N, R, wide>(a, s, scores, decays, column, kLanes, out);
-    }
-    for (; column < a.value_dim; column += kLanes) {
-      int last = a.value_dim - column < kLanes ? static_cast<int>(a.value_dim - column) : kLanes;
-      add_values<N, R, 1>(a, s, scores, decays, column, last, out);
-    }
+    Order::template values<R>(a, s, scores, decays, out);
   }
 }
 
-template <Number N, int R>
+template <class Order, int R>
 SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t head, int32_t first,
                             int32_t end, const float* queries, const Seen* seen, float* out,
                             Partial* states, size_t rows) {
   if constexpr (R > 0) {
     if (rows == R) {
-      return attend_rows<N, R>(a, table, head, first, end, queries, seen, out, states);
+      return attend_rows<Order, R>(a, table, head, first, end, queries, seen, out, states);
     }
-    attend_some<N, R - 1>(a, table, head, first, end, queries, seen, out, states, rows);
+    attend_some<Order, R - 1>(a, table, head, first, end, queries, seen, out, states, rows);
   }
 }
+
+// Rows on vectors: their queries, and sums over all keys and over a part.
+template <class Order>
+struct OnVectors {
+  static constexpr size_t kRows = Order::kRows;
+  float queries[kRows * Order::kParts * kMostDim], sums_[kRows * kMostDim], parts[kRows * kMostDim];
+
+  void take(const Attention& a, size_t r, const float* query) {
+    Order::take(a, query, queries + r * Order::kParts * a.key_dim);
+  }
+  float* sums(const Attention& a, size_t r) { return sums_ + r * a.value_dim; }
+  float* part(const Attention& a, size_t r) { return parts + r * a.value_dim; }
+  void attend(const Attention& a, const int32_t* table, size_t head, int32_t first, int32_t end,
+              const Seen* seen, Partial* states, size_t count) {
+    attend_some<Order, kRows>(a, table, head, first, end, queries, seen, parts, states, count);
+  }
+};
 
 // Adds sums over a part of the keys to those over the parts before it.
 SAX_INLINE void add_part(const float* part, const Partial& of_part, size_t width, float* sums,
@@ -363,52 +400,63 @@ static void join(const Attention& a, size_t row, size_t parts, const float* sums
   }
 }
 
-template <Number N>
-static void attend_number(const Attention& a, const Queries& q, size_t head, int32_t begin,
-                          int32_t end, float* part_sums, Partial* partials) {
-  size_t group = a.heads / a.kv_heads, rows = q.count * group;
-  for (size_t row = 0; row < rows; row += kQueryRows) {
-    size_t count = rows - row < kQueryRows ? rows - row : kQueryRows;
-    float queries[kQueryRows * kMostDim], sums[kQueryRows * kMostDim], part[kQueryRows * kMostDim];
-    int32_t most = 0, from = INT32_MAX;
-    Seen seen[kQueryRows];
-    Partial states[kQueryRows];
+// What a row sees: a query of the batch with one of its heads, of which `vector` counts both.
+SAX_INLINE Seen seen_of(const Attention& a, const Queries& q, size_t query, size_t vector) {
+  int32_t limit = q.limits[query];
+  size_t chooser = a.choosers ? vector % a.heads / (a.heads / a.choosers) : 0;
+  const uint8_t* chosen = q.chosen ? q.chosen + (chooser * q.count + query) * q.flags : nullptr;
+  return {q.first_of(a, query), limit, chosen};
+}
+
+// The keys that some of these rows see, between `begin` and `end`.
+template <size_t Most>
+SAX_INLINE void narrow_keys(const Seen (&seen)[Most], size_t count, int32_t& begin, int32_t& end) {
+  int32_t most = 0, first = INT32_MAX;
+  for (size_t r = 0; r < count; ++r) {
+    if (seen[r].limit > most) most = seen[r].limit;
+    if (seen[r].limit > 0 && seen[r].from < first) first = seen[r].from;
+  }
+  if (first != INT32_MAX && first > begin) begin = first;
+  if (most < end) end = most;
+}
+
+// Rows: what computes them, `kRows` at once.
+template <class Rows>
+static void attend_by(Rows& by, const Attention& a, const Queries& q, size_t head, int32_t begin,
+                      int32_t end, float* part_sums, Partial* partials) {
+  constexpr size_t most = Rows::kRows;
+  size_t group = a.heads / a.kv_heads, rows = q.count * group, width = a.value_dim;
+  for (size_t row = 0; row < rows; row += most) {
+    size_t count = rows - row < most ? rows - row : most;
+    Seen seen[most];
+    Partial states[most], of_part[most];
     auto vector_of = [&](size_t r) {  // of this sequence
       return (row + r) / group * a.heads + head * group + (row + r) % group;
     };
     for (size_t r = 0; r < count; ++r) {
-      size_t query = (row + r) / group, vector = q.first * a.heads + vector_of(r);
-      for (size_t d = 0; d < a.key_dim; ++d) {
-        queries[r * a.key_dim + d] = a.queries[vector * a.key_dim + d] * a.scale;
-      }
-      int32_t limit = q.limits[query];
-      size_t chooser = a.choosers ? vector % a.heads / (a.heads / a.choosers) : 0;
-      const uint8_t* chosen = q.chosen ? q.chosen + (chooser * q.count + query) * q.flags : nullptr;
-      seen[r] = {q.first_of(a, query), limit, chosen};
+      size_t query = (row + r) / group;
+      size_t vector = q.row(query) * a.heads + head * group + (row + r) % group;
+      by.take(a, r, a.queries + vector * a.key_dim);
+      seen[r] = seen_of(a, q, query, vector);
       // Of several pieces, what was before is added where they are joined.
-      if (partials) memset(sums + r * a.value_dim, 0, a.value_dim * sizeof(float));
-      states[r] = partials ? Partial{kMasked, 0.0f} : before_keys(a, vector, sums + r * a.value_dim);
-      if (limit > most) most = limit;
-      if (limit > 0 && seen[r].from < from) from = seen[r].from;
+      if (partials) memset(by.sums(a, r), 0, width * sizeof(float));
+      states[r] = partials ? Partial{kMasked, 0.0f} : before_keys(a, vector, by.sums(a, r));
     }
-    if (from == INT32_MAX) from = 0;
-    int32_t first = from > begin ? from : begin, last = most < end ? most : end;
+    int32_t first = begin, last = end;
+    narrow_keys(seen, count, first, last);
     for (int32_t at = first / kKeysOfPart * kKeysOfPart; at < last; at += kKeysOfPart) {
-      Partial of_part[kQueryRows];
-      for (size_t r = 0; r < count; ++r) of_part[r] = {kMasked, 0.0f};
-      memset(part, 0, count * a.value_dim * sizeof(float));
-      int32_t part_end = at + kKeysOfPart < last ? at + kKeysOfPart : last;
-      attend_some<N, kQueryRows>(a, q.table, head, first > at ? first : at, part_end, queries, seen,
-                                 part, of_part, count);
       for (size_t r = 0; r < count; ++r) {
-        add_part(part + r * a.value_dim, of_part[r], a.value_dim, sums + r * a.value_dim, states[r]);
+        of_part[r] = {kMasked, 0.0f};
+        memset(by.part(a, r), 0, width * sizeof(float));
       }
+      int32_t part_end = at + kKeysOfPart < last ? at + kKeysOfPart : last;
+      by.attend(a, q.table, head, first > at ? first : at, part_end, seen, of_part, count);
+      for (size_t r = 0; r < count; ++r) add_part(by.part(a, r), of_part[r], width, by.sums(a, r), states[r]);
     }
     for (size_t r = 0; r < count; ++r) {
       size_t vector = vector_of(r);
-      const float* made = sums + r * a.value_dim;
-      if (!partials) finish(a, q.first * a.heads + vector, states[r], made);
-      else memcpy(part_sums + vector * a.value_dim, made, a.value_dim * sizeof(float)), partials[vector] = states[r];
+      if (!partials) finish(a, q.first * a.heads + vector, states[r], by.sums(a, r));
+      else memcpy(part_sums + vector * width, by.sums(a, r), width * sizeof(float)), partials[vector] = states[r];
     }
   }
 }
@@ -424,58 +472,11 @@ SAX_INLINE void with_number(Number number, Function&& function) {
   }
 }
 
-static void attend(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
-                   float* sums, Partial* partials) {
+[[maybe_unused]] static void attend(const Attention& a, const Queries& q, size_t head,
+                                    int32_t begin, int32_t end, float* sums, Partial* partials) {
   with_number(a.number, [&](auto number) {
-    attend_number<number()>(a, q, head, begin, end, sums, partials);
-  });
-}
-
-template <Number N, int R>
-SAX_INLINE void some_scores(const Attention& a, const Segment& s, const float* queries, size_t rows,
-                            float (*scores)[kKeys]) {
-  if constexpr (R > 0) {
-    if (rows == R) return scores_of<N, R>(a, s, queries, scores);
-    some_scores<N, R - 1>(a, s, queries, rows, scores);
-  }
-}
-
-template <Number N>
-static void score_number(const Attention& a, const int32_t* table, size_t row, int32_t begin,
-                         int32_t end, const float* weights, float* to, size_t distance) {
-  const float* queries = a.queries + row * a.heads * a.key_dim;
-  alignas(64) float scores[kQueryRows][kKeys];
-  for (int32_t at = begin; at < end; at += kKeys) {
-    int32_t next = at + kKeys < end ? at + kKeys : end;
-    Segment s = segment_at(a, table, 0, at, at, next);
-    F totals[kKeys / kLanes];
-    for (F& total : totals) total = set(0.0f);
-    for (size_t first = 0; first < a.heads; first += kQueryRows) {
-      size_t count = a.heads - first < kQueryRows ? a.heads - first : kQueryRows;
-      some_scores<N, kQueryRows>(a, s, queries + first * a.key_dim, count, scores);
-      for (size_t r = 0; r < count; ++r) {
-        if (!weights) {
-          memcpy(to + (first + r) * distance + at, scores[r], static_cast<size_t>(next - at) * sizeof(float));
-          continue;
-        }
-        F weight = set(weights[row * a.heads + first + r]);
-        for (int group = 0; group < s.groups; ++group) {
-          F found = max(load(scores[r] + group * kLanes), set(0.0f));
-          totals[group] = fma(found, weight, totals[group]);
-        }
-      }
-    }
-    for (int group = 0; weights && group < s.groups; ++group) {
-      int32_t left = next - s.at[group];
-      store_some(to + s.at[group], totals[group], left < kLanes ? left : kLanes);
-    }
-  }
-}
-
-static void score(const Attention& a, const int32_t* table, size_t row, int32_t begin, int32_t end,
-                  const float* weights, float* to, size_t distance) {
-  with_number(a.number, [&](auto number) {
-    score_number<number()>(a, table, row, begin, end, weights, to, distance);
+    OnVectors<Widened<number()>> rows;
+    attend_by(rows, a, q, head, begin, end, sums, partials);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <mutex>
 #include <string>
 
@@ -62,22 +63,26 @@ const Kernels* vectors(const char* wanted) {
 
 #if !defined(SAX_NO_TILES)
 
-// Rows from which products in whole numbers use tiles: fewer wait for memory on either.
-size_t rows_on_tiles() {
-  const char* wanted = getenv("SAX_CPU_AMX_ROWS");
-  int rows = wanted ? atoi(wanted) : 0;
-  return rows > 0 ? static_cast<size_t>(rows) : 4;
+// The number that a variable of the environment has, or another one.
+size_t number_in(const char* variable, size_t otherwise) {
+  const char* wanted = getenv(variable);
+  int number = wanted ? atoi(wanted) : 0;
+  return number > 0 ? static_cast<size_t>(number) : otherwise;
 }
 
-// The fastest vector kernels with products on tiles. Those of bf16 for any number of rows, because
-// vectors add in another order, and a row's result would depend on how many there are.
-Kernels on_tiles(const char* name, const TileProducts& tiles) {
+// The fastest vector kernels with products and attention on tiles. Those of bf16 have the unit's order
+// of sums for any number of rows, or a row's result would depend on how many there are.
+Kernels on_tiles(const char* name, const TileKernels& tiles, bool measures) {
   Kernels made = *vectors(nullptr);
   made.name = name;
   made.plain = tiles.plain;
   made.bytes_of_many = tiles.bytes;
-  made.many_rows = rows_on_tiles();
+  made.many_rows = number_in("SAX_CPU_AMX_ROWS", 4);  // fewer wait for memory on either
+  made.halves = tiles.halves;
+  made.halves_of_many = tiles.halves_of_many;
   made.release = tiles.release;
+  made.many_queries = number_in("SAX_CPU_AMX_QUERIES", 0);
+  if (!made.many_queries) made.many_queries = measures ? queries_for_tiles(made) : 1;
   return made;
 }
 
@@ -95,15 +100,17 @@ const Kernels* find_one(const char* wanted) {
 #if defined(__x86_64__)
   if ((!wanted || is_wanted(wanted, "amx")) && this_machine().amx) {
     if (tiles_amx && tiles_granted()) {
-      static const Kernels amx = on_tiles("amx", *tiles_amx);
+      static const Kernels amx = on_tiles("amx", *tiles_amx, true);
       return &amx;
     }
     missing.store(tiles_amx ? kNotGranted : kNotCompiled, std::memory_order_relaxed);
   }
 #endif
   if (is_wanted(wanted, "amx_model")) {
-    static const Kernels model = on_tiles("amx_model", *tiles_amx_model);
-    return &model;
+    static std::mutex choosing;
+    static std::deque<Kernels> models;  // one of each choice: a thread may still use an older one
+    std::lock_guard lock(choosing);
+    return &models.emplace_back(on_tiles("amx_model", *tiles_amx_model, false));
   }
 #endif
   return vectors(wanted);
@@ -173,6 +180,12 @@ __attribute__((visibility("default"))) int sax_cpu_rows_on_tiles() {
   const sax::Kernels& kernels = sax::chosen();
   if (kernels.release) return static_cast<int>(kernels.many_rows);
   return sax::missing.load(std::memory_order_relaxed);
+}
+
+// Query rows of a sequence and head from which attention uses tiles, or SIZE_MAX as -1: for none.
+__attribute__((visibility("default"))) int sax_cpu_queries_on_tiles() {
+  size_t rows = sax::chosen().many_queries;
+  return rows < INT32_MAX ? static_cast<int>(rows) : -1;
 }
 
 // Billions of operations per second of the instruction sets that were measured; "": none was.

@@ -7,6 +7,7 @@
 #include "rows.h"
 #include "sampling.h"
 #include "states.h"
+#include "token_scores.h"
 
 namespace sax {
 
@@ -29,8 +30,10 @@ const Kernels SAX_TABLE(SAX_ISA) = {
     {SAX_ISA::bytes_size, SAX_ISA::bytes_of, SAX_ISA::quantized},
     {},
     SIZE_MAX,
-    SAX_ISA::attend,
-    SAX_ISA::join,
+    {SAX_ISA::attend, SAX_ISA::join},
+    {SAX_ISA::attend, SAX_ISA::join},
+    {},
+    SIZE_MAX,
     SAX_ISA::score,
     SAX_ISA::low_rank_down,
     SAX_ISA::low_rank_up,

@@ -63,13 +63,18 @@ struct Attention {
   int32_t chunk;         // 0: none; a query sees its own chunk of so many tokens
 };
 
+// Whether the order of sums of `Kernels::halves` is for these pages.
+inline bool takes_halves(const Attention& a) {
+  return a.number == Number::bf16 && a.values && !a.key_scales && !a.value_scales;
+}
+
 // The first token that a query with this limit sees.
 inline int32_t first_seen(const Attention& a, int32_t limit) {
   if (a.chunk) return limit > 0 ? (limit - 1) / a.chunk * a.chunk : 0;
   return a.window && limit > a.window ? limit - a.window : 0;
 }
 
-// Consecutive queries of one sequence: rows of the batch with a limit each.
+// Queries of one sequence, or of decodes that share pages: rows of the batch with a limit each.
 struct Queries {
   const int32_t* table;   // pages of the sequence
   const int32_t* limits;  // cached tokens each query sees
@@ -79,10 +84,13 @@ struct Queries {
   size_t count;
   size_t columns;         // of the table
   const int32_t* firsts = nullptr;  // first token that each query sees; null: as its limit says
+  const size_t* rows = nullptr;     // of the batch, where they do not follow each other
 
   int32_t first_of(const Attention& a, size_t query) const {
     return firsts ? firsts[query] : first_seen(a, limits[query]);
   }
+
+  size_t row(size_t query) const { return rows ? rows[query] : first + query; }
 };
 
 // A sequence's keys are summed in parts, divided by their positions alone, and the parts in their
@@ -201,10 +209,23 @@ struct ByteProduct {
                    float* const* out);
 };
 
-// Products on the tile registers of AMX.
-struct TileProducts {
+// Attention over pages.
+struct PageAttention {
+  // Heads [kv_head] of these queries over the keys from `begin` to `end`. partials: null, and the
+  // result is written, or one per query and head, as sums are: for `join`.
+  void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
+                 int32_t end, float* sums, Partial* partials);
+
+  // All heads of one row: the parts of its keys in their order, sums [parts][H][W].
+  void (*join)(const Attention& step, size_t row, size_t parts, const float* sums,
+               const Partial* partials);
+};
+
+// Products and attention on the tile registers of AMX.
+struct TileKernels {
   PlainProduct plain;
   ByteProduct bytes;
+  PageAttention halves, halves_of_many;  // on vectors, and on tiles, which take no chosen tokens
   void (*release)();  // the registers of this thread, before it rests
 };
 
@@ -224,14 +245,12 @@ struct Kernels {
   ByteProduct bytes, bytes_of_many;
   size_t many_rows;
 
-  // Heads [kv_head] of these queries over the keys from `begin` to `end`. partials: null, and the
-  // result is written, or one per query and head, as sums are: for `join`.
-  void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
-                 int32_t end, float* sums, Partial* partials);
+  PageAttention pages;
 
-  // All heads of one row: the parts of its keys in their order, sums [parts][H][W].
-  void (*join)(const Attention& step, size_t row, size_t parts, const float* sums,
-               const Partial* partials);
+  // For pages that `takes_halves` of, in another order of sums; the same numbers from either, the
+  // second from `many_queries` on, each with one of its heads.
+  PageAttention halves, halves_of_many;
+  size_t many_queries;
 
   // Scores of the keys from `begin`, a multiple of 128, to `end` by all heads of one row: positive
   // ones weighted and added up, to[S], or without weights each head's, to[H][distance].
@@ -294,7 +313,7 @@ struct Kernels {
 const Kernels& chosen();
 
 // On the unit itself, or null if the compiler does not know it; and on a model of it, for tests.
-extern const TileProducts* const tiles_amx;
-extern const TileProducts* const tiles_amx_model;
+extern const TileKernels* const tiles_amx;
+extern const TileKernels* const tiles_amx_model;
 
 }  // namespace sax

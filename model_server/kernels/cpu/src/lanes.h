@@ -276,7 +276,16 @@ SAX_INLINE F scaled_by_power(F x, F n) {
   }
   return x;
 }
+#if defined(SAX_TILE_MODEL)
+SAX_INLINE float sum(F x) {  // in the order of AVX-512
+  for (int half = 8; half; half /= 2) {
+    for (int i = 0; i < half; ++i) x.v[i] += x.v[i + half];
+  }
+  return x.v[0];
+}
+#else
 SAX_INLINE float sum(F x) { float y = 0; SAX_EACH y += x.v[i]; return y; }
+#endif
 SAX_INLINE float highest(F x) {
   float y = x.v[0];
   SAX_EACH y = x.v[i] > y ? x.v[i] : y;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention_pieces.h"
 #include "handling.h"
 
 namespace sax {
@@ -97,65 +98,6 @@ ffi::Error write_pages(ffi::Buffer<ffi::F32> k, ffi::Buffer<ffi::F32> v, ffi::Bu
     }
   });
   return ffi::Error::Success();
-}
-
-// One piece of attention: queries of one sequence, one KV head, some of the keys.
-struct Piece {
-  Queries queries;
-  size_t head;
-  int32_t begin, end;
-  size_t part, parts;  // of the keys
-};
-
-int32_t most_seen(const Queries& queries, const Attention& step) {
-  int32_t most = *std::max_element(queries.limits, queries.limits + queries.count);
-  int32_t cached = static_cast<int32_t>(queries.columns * step.page_size);
-  return std::clamp(most, 0, cached);
-}
-
-void add_pieces(const Attention& step, const Queries& queries, bool divided,
-                std::vector<Piece>& pieces) {
-  int32_t seen = most_seen(queries, step);
-  int32_t each = divided ? kKeysOfPart : std::max(seen, 1);
-  int32_t unseen = divided ? first_seen(step, seen) / each : 0;  // parts
-  size_t parts = static_cast<size_t>(std::max(1, (seen + each - 1) / each - unseen));
-  for (size_t head = 0; head < step.kv_heads; ++head) {
-    for (size_t part = 0; part < parts; ++part) {
-      int32_t begin = (unseen + static_cast<int32_t>(part)) * each;
-      pieces.push_back({queries, head, begin, std::min(seen, begin + each), part, parts});
-    }
-  }
-}
-
-void attend_all(const Attention& step, const std::vector<Piece>& pieces) {
-  // Where each piece with parts keeps its sums: pieces of one row follow each other.
-  std::vector<size_t> rows;  // first piece of each row that is divided
-  size_t room = 0;
-  std::vector<size_t> places(pieces.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].parts == 1) continue;
-    if (pieces[i].head == 0 && pieces[i].part == 0) {
-      rows.push_back(i);
-      for (size_t j = i; j < i + pieces[i].parts * step.kv_heads; ++j) places[j] = room;
-      room += pieces[i].parts * step.heads;
-    }
-  }
-  float* sums = held<float, 6>(room * step.value_dim);
-  Partial* partials = held<Partial, 7>(room);
-  parallel(pieces.size(), [&](size_t i) {
-    const Piece& piece = pieces[i];
-    if (piece.parts == 1) {
-      return chosen().attend(step, piece.queries, piece.head, piece.begin, piece.end, nullptr, nullptr);
-    }
-    size_t at = places[i] + piece.part * step.heads;
-    chosen().attend(step, piece.queries, piece.head, piece.begin, piece.end,
-                    sums + at * step.value_dim, partials + at);
-  });
-  for (size_t i : rows) {
-    size_t row = pieces[i].queries.first;
-    chosen().join(step, row, pieces[i].parts, sums + places[i] * step.value_dim,
-                  partials + places[i]);
-  }
 }
 
 bool tables_fit(const ffi::Buffer<ffi::S32>& tables, size_t pages) {
@@ -318,9 +260,7 @@ ffi::Error attend(Numbers q, ffi::AnyBuffer keys, ffi::AnyBuffer values, Numbers
                    block_columns * step.page_size, decodes + block * chunk, chunk, block_columns});
   }
   copy_small_pages(step, all);
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i < all.size(); ++i) add_pieces(step, all[i], i < decodes, pieces);
-  attend_all(step, pieces);
+  Pieces(step, all, decodes).attend();
   return ffi::Error::Success();
 }
 

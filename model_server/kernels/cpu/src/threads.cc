@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #include <atomic>
 #include <chrono>
@@ -92,12 +95,22 @@ class Pool {
     caller_.unlock();
   }
 
+  // The id that Linux has for a thread other than the caller.
+  int id(size_t thread) {
+    ranges_[thread].id.wait(0, std::memory_order_acquire);
+    return ranges_[thread].id.load(std::memory_order_acquire);
+  }
+
  private:
   Pool() {
     for (int i = 1; i < threads(); ++i) std::thread([this, i] { work(i); }).detach();
   }
 
   void work(int own) {
+#if defined(__linux__)
+    ranges_[static_cast<size_t>(own)].id.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_release);
+    ranges_[static_cast<size_t>(own)].id.notify_all();
+#endif
     for (unsigned seen = 0;;) {
       seen = wait_for_other_than(seen);
       // Twice the workers inside, and one while there is work to take.
@@ -137,6 +150,7 @@ class Pool {
   struct alignas(64) Range {
     std::atomic<size_t> next{0};
     size_t end = 0;
+    std::atomic<int> id{0};  // that Linux has for the thread; 0: it has not begun
   };
 
   std::mutex caller_;
@@ -166,5 +180,17 @@ void share(size_t chunks, Chunk run, void* work) { Pool::get().share(chunks, run
 extern "C" {
 
 __attribute__((visibility("default"))) int sax_cpu_threads() { return sax::threads(); }
+
+// Linux's ids of the threads in the order of their shares of the work, the first of which, 0, is the
+// caller's; returns how many there are.
+__attribute__((visibility("default"))) int sax_cpu_thread_ids(int* ids, int room) {
+#if defined(__linux__)
+  int count = sax::threads() < room ? sax::threads() : room;
+  for (int i = 0; i < count; ++i) ids[i] = i ? sax::Pool::get().id(static_cast<size_t>(i)) : 0;
+  return count;
+#else
+  return 0;
+#endif
+}
 
 }

@@ -1,5 +1,5 @@
-// Multiplies with the object of amx.cc that servers run, and with that of the model, and compares the
-// bits. On a machine without AMX each of its instructions raises SIGILL: it is decoded and done by
+// Multiplies and attends with the object of amx.cc that servers run, and with that of the model, and
+// compares the bits; and those of attention on tiles with those of single rows on vectors. On a machine without AMX each of its instructions raises SIGILL: it is decoded and done by
 // the model, so what the compiler made of the source is tried on any machine with AVX-512 BF16.
 
 #define SAX_ISA emulated
@@ -11,6 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -117,7 +118,7 @@ struct Room {
 template <class Multiply>
 bool agree(size_t rows, size_t outputs, Multiply multiply) {
   std::vector<float> made[2];
-  const TileProducts* products[2] = {tiles_amx, tiles_amx_model};
+  const TileKernels* products[2] = {tiles_amx, tiles_amx_model};
   for (int i = 0; i < 2; ++i) {
     made[i].assign(rows * outputs, -1e30f);
     std::vector<float*> out;
@@ -132,7 +133,7 @@ bool plain_agrees(size_t rows, size_t inputs, size_t outputs) {
   size_t tiles = (outputs + 15) / 16, pairs = (inputs + 1) / 2;
   auto weights = many(tiles * pairs * 16, pair);
   auto x = many(rows * inputs, number);
-  return agree(rows, outputs, [&](const TileProducts& products, float* const* out) {
+  return agree(rows, outputs, [&](const TileKernels& products, float* const* out) {
     Room room(products.plain.size(rows, inputs));
     for (size_t row = 0; row < rows; ++row) {
       products.plain.pairs_of(x.data() + row * inputs, inputs, row, room.at());
@@ -149,17 +150,63 @@ bool bytes_agree(int width, size_t rows, size_t inputs, size_t outputs, size_t b
   auto scales = many(tiles * blocks * 16, half), offsets = many(tiles * blocks * 16, half);
   auto x = many(rows * inputs, number);
   std::vector<float> units(tiles * 32, 0.01f);
-  return agree(rows, outputs, [&](const TileProducts& products, float* const* out) {
+  return agree(rows, outputs, [&](const TileKernels& products, float* const* out) {
     Room room(products.bytes.size(rows, inputs, block));
-    auto* numbers = reinterpret_cast<int8_t*>(room.at());
-    std::vector<float> steps(rows), sums(rows * blocks);
-    for (size_t row = 0; row < rows; ++row) {
-      products.bytes.bytes_of(x.data() + row * inputs, inputs, block, row, numbers, steps.data(), sums.data());
-    }
+    std::vector<float> steps(rows);
+    std::vector<BlockSum> sums(rows * blocks);
     QuantizedWeight weight{weights.data(), scales.data(), block == 32 ? offsets.data() : nullptr,
-                           units.data(), outputs, inputs, block, width};
-    products.bytes.multiply(weight, numbers, steps.data(), sums.data(), rows, 0, tiles, out);
+                           units.data(), outputs, inputs, block, width, false};
+    ByteRows numbers{rows, inputs, block, weight.zero(), reinterpret_cast<int8_t*>(room.at()),
+                     steps.data(), sums.data()};
+    for (size_t row = 0; row < rows; ++row) products.bytes.bytes_of(x.data() + row * inputs, row, numbers);
+    products.bytes.multiply(weight, numbers, 0, tiles, out);
   });
+}
+
+uint16_t bf16() { return emulated::bf16_of(number()); }
+
+// Queries with two heads of one KV head, the last of which sees all tokens; of pages in their order.
+struct Prompt {
+  size_t queries, dim, value_dim, tokens;
+  float softcap;
+  int32_t window;
+
+  static constexpr size_t kPage = 16, kHeads = 2;
+
+  void attend(const PageAttention& by, size_t at_once, const Attention& step, const int32_t* table,
+              const int32_t* limits) const {
+    int32_t end = static_cast<int32_t>(tokens);
+    for (size_t first = 0; first < queries; first += at_once) {
+      size_t count = std::min(at_once, queries - first);
+      by.attend(step, {table, limits + first, nullptr, 0, first, count, tokens / kPage}, 0, 0, end, nullptr, nullptr);
+    }
+  }
+};
+
+bool attention_agrees(const Prompt& of) {
+  auto x = many(of.queries * Prompt::kHeads * of.dim, number);
+  auto keys = many(of.tokens * of.dim, bf16), values = many(of.tokens * of.value_dim, bf16);
+  std::vector<int32_t> table, limits;
+  for (size_t page = 0; page < of.tokens / Prompt::kPage; ++page) table.push_back(static_cast<int32_t>(page));
+  for (size_t i = 0; i < of.queries; ++i) limits.push_back(static_cast<int32_t>(of.tokens - of.queries + i + 1));
+  Attention step{};
+  step.queries = x.data(), step.keys = keys.data(), step.values = values.data(), step.number = Number::bf16;
+  step.pages = table.size(), step.page_size = Prompt::kPage, step.heads = Prompt::kHeads, step.kv_heads = 1;
+  step.key_dim = step.key_rows = of.dim, step.value_dim = of.value_dim;
+  step.scale = 0.2f, step.softcap = of.softcap, step.window = of.window;
+  auto made = [&](const PageAttention& by, size_t at_once) {
+    std::vector<float> out(of.queries * Prompt::kHeads * of.value_dim, -1e30f);
+    step.out = out.data();
+    of.attend(by, at_once, step, table.data(), limits.data());
+    return out;
+  };
+  auto wanted = made(tiles_amx->halves, 1);
+  bool same = wanted == made(tiles_amx->halves_of_many, of.queries);
+  same = same && wanted == made(tiles_amx->halves_of_many, 3);
+  tiles_amx->release();
+  same = same && wanted == made(tiles_amx_model->halves_of_many, of.queries);
+  tiles_amx_model->release();
+  return same && wanted == made(tiles_amx_model->halves, 1);
 }
 
 int count_differences() {
@@ -180,6 +227,10 @@ int count_differences() {
     }
   }
   note(bytes_agree(8, 3, 68, 17, 68), "int8", 3, 68, 68);
+  for (const Prompt& each : {Prompt{5, 64, 64, 160, 0.0f, 0}, Prompt{70, 128, 96, 688, 0.0f, 37},
+                             Prompt{20, 25, 100, 528, 3.0f, 0}, Prompt{9, 256, 256, 1040, 0.0f, 600}}) {
+    note(attention_agrees(each), "attention", each.queries, each.dim, each.tokens);
+  }
   return found;
 }
 

@@ -183,5 +183,5 @@ def test_words_say_why_a_machine_with_the_unit_does_not_use_it() -> None:
 def test_the_log_says_which_products_are_on_the_unit() -> None:
     used = native.in_use()
     assert used is not None
-    units = "(bfloat16 from 1 row on, int8 and int4 from 4)"
+    units = "(bfloat16 from 1 row on, int8 and int4 from 4, attention from 1 queries)"
     assert native.described() == f"{used.instructions} {units}, {used.threads} threads"

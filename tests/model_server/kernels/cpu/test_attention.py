@@ -14,7 +14,11 @@ from model_server.kernels.paged import PagedBatch, PageReading, SeenPages
 from model_server.kernels.pages import CacheShape, LayerPages, key_major_shapes, write
 from model_server.kernels.xla import READING
 from tests.each_case import Failures
-from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
+from tests.model_server.kernels.cpu.instruction_sets import (
+    InstructionSets,
+    instruction_sets,
+    product_sets,
+)
 from tests.model_server.kernels.paged_cases import (
     Case,
     attend,
@@ -26,7 +30,7 @@ from tests.model_server.kernels.paged_cases import (
     sinks_of,
 )
 
-__all__ = ["instruction_sets"]
+__all__ = ["instruction_sets", "product_sets"]
 
 # decodes, blocks, block, heads, KV heads, key size, value size, page, columns, ...; one with blocks
 # and a cap on scores is in test_one_of_each.py
@@ -62,13 +66,13 @@ MORE = [
 @pytest.mark.parametrize(
     "cases", [CASES, pytest.param(MORE, marks=pytest.mark.nightly)], ids=["of each kind", "more"]
 )
-def test_equals_the_reference(cases: list[Case], instruction_sets: InstructionSets) -> None:
+def test_equals_the_reference(cases: list[Case], product_sets: InstructionSets) -> None:
     """Rows, and the pages that were written."""
     failures = Failures()
     for case in cases:
         batch = batch_of(case, CpuAttention())
         wanted, wrote = reference_of(case, batch)
-        for instructions in instruction_sets():
+        for instructions in product_sets():
             with failures.of(case, instructions):
                 layer = filled(case, key_major_shapes, write)
                 got, layer = attend_compiled(case, batch, layer, *new_tokens(case))
@@ -92,12 +96,12 @@ EXACT = [
 
 
 def test_a_token_gets_the_same_bits_as_a_decode_and_in_any_chunk_of_a_prompt(
-    instruction_sets: InstructionSets,
+    product_sets: InstructionSets,
 ) -> None:
     failures = Failures()
     for case in EXACT:
         layer, (queries, *_) = filled(case, key_major_shapes, write), new_tokens(case)
-        for instructions in instruction_sets():
+        for instructions in product_sets():
             with failures.of(case, instructions):
                 wanted = in_blocks(case, layer, queries, case.block)
                 for size in (7, 1):
@@ -108,17 +112,58 @@ def test_a_token_gets_the_same_bits_as_a_decode_and_in_any_chunk_of_a_prompt(
     assert not failures, str(failures)
 
 
+SHARED = [
+    Case(6, 0, 1, 4, 2, 24, 20, 16, 100),
+    Case(6, 0, 1, 3, 1, 64, 64, 64, 25, window=600, dtype="bfloat16"),
+    Case(20, 0, 1, 2, 2, 16, 0, 32, 50, sinks=True, dtype="int8"),
+]
+
+
+def test_decodes_that_share_pages_get_the_bits_that_each_gets_alone(
+    product_sets: InstructionSets,
+) -> None:
+    """Of 512 tokens at least, in several groups, beside others with pages of their own."""
+    failures = Failures()
+    for case in SHARED:
+        batch, layer = batch_of(case, CpuAttention()), filled(case, key_major_shapes, write)
+        tables, columns = np.asarray(batch.decode_tables).copy(), np.arange(case.columns)
+        tables[1::2] = np.where(columns * case.page < 1024, tables[1], tables[1::2])
+        tables[4] = np.where(columns * case.page < 512, tables[1], tables[4])
+        limits = np.resize([1500, 1600, 700, 1100, 1599, 1024], (case.decodes, 1))
+        # what is written goes to the scratch page
+        nowhere = jnp.zeros(case.decodes, jnp.int32)
+        batch = replace(batch, pages=nowhere, decode_tables=jnp.asarray(tables))
+        tokens = new_tokens(case)
+
+        def made(
+            limits: np.ndarray, case=case, batch=batch, layer=layer, tokens=tokens
+        ) -> np.ndarray:
+            told = replace(batch, decode_limits=jnp.asarray(limits, jnp.int32))
+            return np.asarray(attend_compiled(case, told, layer, *tokens)[0])
+
+        for instructions in product_sets():
+            together = made(limits)
+            for row in (0, 1, 3, 4, 5):
+                with failures.of(case, instructions, row):
+                    others = np.arange(case.decodes)[:, None] != row
+                    alone = made(np.where(others, 0, limits))
+                    np.testing.assert_array_equal(together[row], alone[row])
+                    assert together[row].any()
+    assert not failures, str(failures)
+
+
 # Keys as values, of which queries compare and get the first numbers; and two groups of heads.
 CHOSEN = [
     (Case(0, 1, 21, 12, 1, 40, 0, 16, 35, dtype="bfloat16"), 1),
     (Case(0, 1, 21, 12, 1, 40, 0, 4, 140, dtype="int8"), 1),
     (Case(0, 1, 21, 8, 2, 24, 20, 16, 35), 4),
+    (Case(0, 1, 21, 8, 2, 24, 20, 16, 35, dtype="bfloat16"), 4),
 ]
 
 
 @pytest.mark.parametrize(("case", "choosers"), CHOSEN)
 def test_chosen_tokens_give_the_same_bits_as_decodes_and_in_any_chunk_of_a_prompt(
-    case: Case, choosers: int, instruction_sets: InstructionSets
+    case: Case, choosers: int, product_sets: InstructionSets
 ) -> None:
     """Behind what a window shows of other pages, in one softmax."""
     layers = [
@@ -139,7 +184,7 @@ def test_chosen_tokens_give_the_same_bits_as_decodes_and_in_any_chunk_of_a_promp
         return np.asarray(found).reshape(case.block, case.heads, -1)
 
     expected, native = made(READING, case.block), CpuAttention()
-    for instructions in instruction_sets():
+    for instructions in product_sets():
         wanted = made(native, case.block)
         np.testing.assert_allclose(wanted, expected, rtol=0, atol=2e-5, err_msg=instructions)
         for size in (7, 1):
@@ -232,7 +277,7 @@ def test_a_step_without_rows_gives_none() -> None:
 
 @pytest.mark.parametrize("value_dim", [16, 0], ids=["values", "keys as values"])
 def test_numbers_that_are_none_outside_the_limits_reach_nobody(
-    value_dim: int, instruction_sets: InstructionSets
+    value_dim: int, product_sets: InstructionSets
 ) -> None:
     """Somebody else may have left them there."""
     case = Case(2, 0, 1, 2, 1, 16, value_dim, 16, 4, window=9)
@@ -249,7 +294,7 @@ def test_numbers_that_are_none_outside_the_limits_reach_nobody(
     spoiled = clean._replace(keys=jnp.where(dirty[:, :, None], jnp.nan, clean.keys))
     if clean.values is not None:
         spoiled = spoiled._replace(values=jnp.where(dirty[..., None], jnp.nan, clean.values))
-    for instructions in instruction_sets():
+    for instructions in product_sets():
         wanted, _ = attend_compiled(case, batch, clean, *new_tokens(case))
         got, _ = attend_compiled(case, batch, spoiled, *new_tokens(case))
         np.testing.assert_array_equal(got, wanted, err_msg=instructions)

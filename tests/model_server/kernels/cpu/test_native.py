@@ -54,4 +54,4 @@ def test_the_rows_from_which_whole_numbers_use_amx_can_be_chosen() -> None:
     told = described(SAX_CPU_KERNELS="amx_model", SAX_CPU_AMX_ROWS="7").stdout
     if "amx_model" not in told:
         pytest.skip("the library was compiled without AMX, as for quick tests")
-    assert "int8 and int4 from 7)" in told
+    assert "int8 and int4 from 7, " in told
