@@ -30,6 +30,13 @@ class OrbaxView:
     # first and the second elements of all pairs in two halves.
     paired: bool = False
 
+    @property
+    def is_as_stored(self) -> bool:
+        """True if the tensor is the array, number by number."""
+        axes = tuple((axis,) for axis in range(len(self.dims)))
+        plain = not self.paired and self.scale == 1.0 and not self.offset
+        return plain and self.dims == axes and not self.taken and self.rows is None
+
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         first, *rest = (math.prod(stored[axis] for axis in axes) for axes in self.dims)
         return (first if self.rows is None else min(first, self.rows), *rest)
@@ -56,7 +63,8 @@ class OrbaxView:
             index[axis] = position
         for (outer, _), axes in zip(parts, self.dims, strict=True):
             index[axes[0]] = outer
-        if out is not None and self._lies_as(array, out):
+        stepped = any(part.step not in (None, 1) for part in wanted)
+        if out is not None and not stepped and self._lies_as(array, out):
             source = array[tuple(index)][ts.d[:].translate_to[0]]
             ts.array(out, copy=False, write=True).write(source.transpose(self._order)).result()
             return out
@@ -107,7 +115,8 @@ def _widened(part: slice, axes: tuple[int, ...], stored: tuple[int, ...]) -> tup
     """Return the slice to read on the slowest axis, and the slice wanted of the merged result."""
     inner = math.prod(stored[axis] for axis in axes[1:])
     first, last = part.start // max(inner, 1), -(-part.stop // max(inner, 1))
-    return slice(first, last), slice(part.start - first * inner, part.stop - first * inner)
+    start, stop = part.start - first * inner, part.stop - first * inner
+    return slice(first, last), slice(start, stop, part.step)
 
 
 def _halves(values: np.ndarray, axis: int) -> np.ndarray:
