@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,8 +30,9 @@ from model_server.checkpoints.orbax.pax.dialect import PRAXIS, QueryScales, quer
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
 from model_server.checkpoints.orbax.pax.model import PraxisModel, praxis_model
 from model_server.checkpoints.orbax.published import GEMMA, MAXTEXT
+from model_server.checkpoints.orbax.uncompressed import UncompressedArray, find_values, uncompressed
 from model_server.checkpoints.orbax.view import OrbaxView
-from model_server.checkpoints.region import Region, deliver
+from model_server.checkpoints.region import Region, deliver, explicit, region_shape
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -109,6 +111,38 @@ def _check_chunks(tree: Tree, name: str, array: Any) -> None:
             f"{tree.folder.url}: the array {name} is {list(array.shape)} in chunks of "
             f"{list(chunk)}, each of which takes {size} bytes to read"
         )
+
+
+class ChunkCache(threading.local):
+    """Keeps the decoded chunks of the array of which a thread read a part last.
+
+    By default Orbax writes an array as one compressed chunk, which every part would decode again.
+    """
+
+    def __init__(self) -> None:
+        self._of: Any = None
+        self._array: Any = None
+
+    def of(self, array: Any, view: OrbaxView, region: Region | None) -> Any:
+        """Return an array that keeps its chunks, if a region of its view is a part of it."""
+        if not isinstance(array, ts.TensorStore):
+            return array
+        wanted = region_shape(explicit(region or (), view.shape(tuple(array.shape))))
+        if math.prod(wanted) >= math.prod(array.shape):
+            return array
+        if self._of is not array:
+            self._of, self._array = array, None  # frees the chunks of the last one first
+            self._array = _keeping_chunks(array)
+        return self._array
+
+
+def _keeping_chunks(array: Any) -> Any:
+    itemsize = array.dtype.numpy_dtype.itemsize
+    chunk = math.prod(array.chunk_layout.read_chunk.shape) * itemsize
+    most = min(math.prod(array.shape) * itemsize + chunk, max(_LARGEST_CHUNK, 2 * chunk))
+    spec = array.spec().to_json() | {"recheck_cached_data": "open"}
+    context = ts.Context({"cache_pool": {"total_bytes_limit": most}})
+    return ts.open(spec, open=True, read=True, context=context).result()
 
 
 def _described(folder: Folder, ocdbt: bool, metadata: dict[str, Any]) -> Tree:
@@ -229,6 +263,8 @@ class Contents:
     arrays: Mapping[str, Any]  # tensorstores by path
     scales: QueryScales | None = None
     row_scales: RowScales | None = None  # of quantised variables
+    in_files: Mapping[str, UncompressedArray] = field(default_factory=dict)  # by path
+    cache: ChunkCache = field(default_factory=lambda: ChunkCache())
 
     def is_quantized(self, name: str) -> bool:
         return self.row_scales is not None and self.row_scales.concerns(self.views[name])
@@ -243,7 +279,9 @@ class Contents:
         view = self.views[name]
         array = self.arrays[view.path]
         if not self.in_float32(name):
-            return view.read(array, region, out)
+            if (stored := self.in_files.get(view.path)) and view.is_as_stored:
+                return stored.read(region, out)
+            return view.read(self.cache.of(array, view, region), region, out)
         numbers = view.read(array, region)
         if self.row_scales is not None and self.is_quantized(name):
             numbers = self.row_scales.apply(view, numbers, region)
@@ -270,9 +308,17 @@ def read_contents(layout: OrbaxLayout, config: dict[str, Any] | None) -> Content
         arrays = without_padding(layout, arrays)
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     try:
-        return _translated(dialect, config, arrays, shapes)
+        contents = _translated(dialect, config, arrays, shapes)
     except CheckpointError as exc:
         raise CheckpointError(f"{layout.arrays.url}: {exc.text}") from exc
+    if not isinstance(tree, Tree) or not tree.ocdbt:
+        return contents
+    values = find_values(tree.folder)
+    stored = {
+        short: uncompressed(arrays[short], tree.arrays[path][0], values)
+        for short, path in weights.items()
+    }
+    return replace(contents, in_files={path: each for path, each in stored.items() if each})
 
 
 def _translated(

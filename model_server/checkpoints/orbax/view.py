@@ -30,6 +30,13 @@ class OrbaxView:
     # first and the second elements of all pairs in two halves.
     paired: bool = False
 
+    @property
+    def is_as_stored(self) -> bool:
+        """True if the tensor is the array, number by number."""
+        axes = tuple((axis,) for axis in range(len(self.dims)))
+        plain = not self.paired and self.scale == 1.0 and not self.offset
+        return plain and self.dims == axes and not self.taken and self.rows is None
+
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         if not self.dims:
             return ()
@@ -58,7 +65,7 @@ class OrbaxView:
             index[axis] = position
         for (outer, _), axes in zip(parts, self.dims, strict=True):
             index[axes[0]] = outer
-        stepped = any(part.step for part in wanted)
+        stepped = any(part.step not in (None, 1) for part in wanted)
         if out is not None and not stepped and self._lies_as(array, out):
             source = array[tuple(index)][ts.d[:].translate_to[0]]
             ts.array(out, copy=False, write=True).write(source.transpose(self._order)).result()
@@ -86,7 +93,7 @@ class OrbaxView:
         index = rows.start // inner
         taken = (*self.taken, (slowest, index))
         view = replace(self, dims=(tuple(rest), *self.dims[1:]), taken=taken, rows=None)
-        return view, slice(rows.start - index * inner, rows.stop - index * inner)
+        return view, slice(rows.start - index * inner, rows.stop - index * inner, rows.step)
 
     @property
     def _order(self) -> list[int]:
@@ -110,8 +117,8 @@ def _widened(part: slice, axes: tuple[int, ...], stored: tuple[int, ...]) -> tup
     """Return the slice to read on the slowest axis, and the slice wanted of the merged result."""
     inner = math.prod(stored[axis] for axis in axes[1:])
     first, last = part.start // max(inner, 1), -(-part.stop // max(inner, 1))
-    here = slice(part.start - first * inner, part.stop - first * inner, part.step)
-    return slice(first, last), here
+    start, stop = part.start - first * inner, part.stop - first * inner
+    return slice(first, last), slice(start, stop, part.step)
 
 
 def _halves(values: np.ndarray, axis: int) -> np.ndarray:

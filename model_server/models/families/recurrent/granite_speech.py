@@ -371,7 +371,12 @@ _FOLDERS = {"audio": ""}
 
 
 def _unscaled(configure: Configure) -> Configure:
-    """Build a text model whose logits are not divided, as the reference computes them here."""
+    """Build a text model whose logits are not divided by logits_scaling.
+
+    So does transformers 5.24: its GraniteSpeechForConditionalGeneration has the text model without
+    its head (AutoModel) and a head of its own, of which it takes the logits as they are; the text
+    model's GraniteForCausalLM would divide them. Greedy answers are the same either way.
+    """
     return lambda config, values: configure({**(config or {}), "logits_scaling": 1.0}, values)
 
 

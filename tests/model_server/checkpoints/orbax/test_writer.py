@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from safetensors.numpy import save_file
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
+from sax.errors import CheckpointError
+from tests.model_server.checkpoints.orbax_trees import save, with_config
 from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights, write_tiny
 
 WEIGHTS = random_weights(CONFIG)
@@ -48,14 +51,49 @@ def test_orbax_restores_it_into_a_sharding(written: Path) -> None:
         np.testing.assert_array_equal(restored[name], values)
 
 
-def test_a_matrix_larger_than_a_chunk_comes_back(tmp_path: Path) -> None:
+REGIONS = (
+    (slice(2049, 2052), slice(1024, 1027)),
+    (slice(0, 4100), slice(0, 2050)),
+    (slice(1000, 4000), slice(0, 2050)),
+    (slice(0, 3000), slice(1025, 2050)),
+    (slice(10, 4000), slice(3, 2001, 7)),
+    (slice(7, 7), slice(0, 2050)),
+)
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["as written here", "as by Orbax"])
+def test_parts_of_a_matrix_larger_than_a_chunk_come_back(tmp_path: Path, compressed: bool) -> None:
+    """Uncompressed ones are read from the files; of compressed ones chunks are decoded once."""
+    config = CONFIG | {"vocab_size": 4100, "hidden_size": 2050}
     folder = write_tiny(tmp_path / "a", vocab_size=4100, hidden_size=2050)
-    convert(str(folder), str(tmp_path / "b"), to="orbax")
-    before, after = open_checkpoint(str(folder)), open_checkpoint(str(tmp_path / "b"))
-    name = "model.embed_tokens.weight"
+    before = open_checkpoint(str(folder))
+    if compressed:
+        tensors = {name: before.read(name) for name in before.names()}
+        with_config(save(tmp_path / "b", tensors), config)
+    else:
+        convert(str(folder), str(tmp_path / "b"), to="orbax")
+    after, name = open_checkpoint(str(tmp_path / "b")), "model.embed_tokens.weight"
     np.testing.assert_array_equal(after.read(name), before.read(name))
-    region = (slice(2049, 2052), slice(1024, 1027))
-    np.testing.assert_array_equal(after.read(name, region), before.read(name, region))
+    for region in REGIONS:
+        wanted = before.read(name)[region]
+        np.testing.assert_array_equal(after.read(name, region), wanted)
+        for dtype in (np.float32, np.float64):
+            out = np.full(wanted.shape, np.nan, dtype)
+            np.testing.assert_array_equal(after.read(name, region, out), wanted)
+            wide = np.full((*wanted.shape, 2), np.nan, dtype)[..., 0]  # not contiguous
+            np.testing.assert_array_equal(after.read(name, region, wide), wanted)
+
+
+@pytest.mark.parametrize("left", [0.5, None], ids=["truncated", "missing"])
+def test_a_damaged_file_is_named_with_its_tensor(written: Path, left: float | None) -> None:
+    checkpoint, name = open_checkpoint(str(written)), "model.embed_tokens.weight"
+    largest = max((written / "d").iterdir(), key=lambda file: file.stat().st_size)
+    body = largest.read_bytes()
+    largest.unlink()
+    if left is not None:
+        largest.write_bytes(body[: int(len(body) * left)])
+    with pytest.raises(CheckpointError, match=rf"{re.escape(name)}.*truncated or damaged"):
+        checkpoint.read(name)
 
 
 def test_zeros_are_written_and_not_left_out(tmp_path: Path) -> None:
