@@ -97,8 +97,8 @@ ffi::Error attend_whole(Numbers q, Numbers k, Numbers v, Whole firsts, Whole lim
     const int32_t* of = limits.typed_data() + first;
     Queries queries{table.data() + input * in.columns(), of, nullptr, 0, first, count, in.columns(),
                     firsts.typed_data() + first};
-    chosen().attend(step, queries, head, 0, std::max(*std::max_element(of, of + count), 0), nullptr,
-                    nullptr);
+    chosen().pages.attend(step, queries, head, 0, std::max(*std::max_element(of, of + count), 0), nullptr,
+                          nullptr);
   });
   return ffi::Error::Success();
 }
