@@ -91,6 +91,7 @@ ALLOWED: dict[str, set[str]] = {
 LADDERS: dict[str, list[str]] = {
     "model_server": [
         "__main__.py",
+        "slice_check.py",
         "pathways",
         "plan",
         "process",
@@ -127,7 +128,6 @@ LADDERS: dict[str, list[str]] = {
         "__main__.py",
         "process.py",
         "cell_config.py",
-        "machines.py",
         "api",
         "leadership.py",
         "cell",

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.projectors.gemma import GEMMA3, GEMMA4_AUDIO, GEMMA4_VISION
-from model_server.checkpoints.gguf.projectors.llama4 import LLAMA4
-from model_server.checkpoints.gguf.projectors.pixtral import MISTRAL3, PIXTRAL
 from model_server.checkpoints.gguf.projectors.projector import GgufProjector
 from model_server.checkpoints.gguf.projectors.qwen import EXAONE4_5, QWEN2_5_VL, QWEN2_VL, QWEN3_VL
+from model_server.checkpoints.gguf.projectors.rotary import LLAMA4, MISTRAL3, PIXTRAL
 from model_server.checkpoints.gguf.projectors.whisper import QWEN2_AUDIO, VOXTRAL
 
 PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
