@@ -215,6 +215,7 @@ class EmbedRecipe:
             quantization=quantization,
             layout=layout,
             tiles=is_native(layout.platform, layout.mesh.size),
+            whole=True,
         )
 
         def build() -> nnx.Module:

@@ -97,7 +97,7 @@ class Linear(nnx.Module):
             quantization=form.quantization,
             layout=form.layout,
             table=axes[0] == "vocab",
-            tiles=form.tiles,
+            tiles=form.in_tiles,
         )
         if bias is not None:
             self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
@@ -346,7 +346,7 @@ class Embedding(nnx.Module):
             quantization=form.quantization,
             layout=form.layout,
             table=True,
-            tiles=form.tiles,
+            tiles=form.in_tiles,
         )
         self.live: LiveRows = nnx.data(None)
 

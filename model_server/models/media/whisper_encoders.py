@@ -25,7 +25,7 @@ from model_server.models.audio.whisper_weights import LinearArrays
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.activations import Activation, activation_of
-from model_server.models.layers.layers import Branches, LayerNorm, Linear, run_layer
+from model_server.models.layers.layers import Branches, LayerNorm, Linear, LiveRows, run_layer
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
 from model_server.models.media.projector import PROJECTOR_KEYS, Projector
 from model_server.models.media.tower_layer import (
@@ -138,6 +138,7 @@ class AudioAttention(TowerAttention):
         self.k = Linear(size, size, (axis, "embed"), (f"{prefix}.k_proj.weight",), form=form)
         kernel, bias = dense(f"{prefix}.out_proj")
         self.out = Linear(size, size, ("embed", axis), kernel, form=form, bias=bias)
+        self.live: LiveRows = nnx.data(None)
 
     def branches(self, x: jax.Array) -> Sequence[jax.Array]:
         queries, values = self.qv(x)

@@ -41,6 +41,12 @@ class WeightForm:
     quantization: Quantization | None = None  # of matrices
     adapters: AdapterRoom | None = None  # None: no room for any
     tiles: bool = False  # lay out matrices for the native CPU products
+    whole: bool = False  # of a model that reads whole inputs: float32 is laid out, too
+
+    @property
+    def in_tiles(self) -> bool:
+        """True if a matrix of this dtype may be laid out."""
+        return self.tiles and (self.whole or jnp.dtype(self.dtype) != jnp.float32)
 
 
 def weight(

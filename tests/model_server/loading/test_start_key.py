@@ -82,7 +82,7 @@ def test_another_machine_setting_or_version_is_another_key_of_the_same_file(
     for place, value in (
         ("versions", {"sax": "1 (another digest)"}),
         ("_cores", 99),
-        ("native.described", "avx2, 1 threads"),
+        ("native.program_key", "avx2, 1 threads"),
     ):
         with monkeypatch.context() as other:
             other.setattr(f"model_server.loading.start_loading.{place}", lambda value=value: value)

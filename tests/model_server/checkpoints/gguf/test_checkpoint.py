@@ -134,7 +134,7 @@ def test_another_architecture_is_named_with_those_supported(tmp_path: Path) -> N
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(
-        CheckpointError, match="'mamba'; supported from GGUF: apertus, arcee, .*llama"
+        CheckpointError, match="'mamba'; supported from GGUF: afmoe, apertus, arcee, .*llama"
     ):
         GgufCheckpoint(tmp_path / "x.gguf")
 
