@@ -91,7 +91,6 @@ ALLOWED: dict[str, set[str]] = {
 LADDERS: dict[str, list[str]] = {
     "model_server": [
         "__main__.py",
-        "slice_check.py",
         "pathways",
         "plan",
         "process",

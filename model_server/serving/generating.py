@@ -13,21 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from msgspec import structs
-
 from model_server.engine.engine import EngineRequest, SequenceUpdate
-from model_server.engine.limits import EngineLimits
-from model_server.engine.parts.routed_experts import ShowRoutes
-from model_server.engine.registry import finish_of
-from model_server.engine.request import Finish
 from model_server.engine.types import RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
-from model_server.grammars.grammar_state import BegunGrammar, CompiledGrammar
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.checked_sink import check_after
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.request_account import AnswerTrace
+from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
 from model_server.serving.chats.divided_answer import (
     AnswerDivision,
@@ -50,9 +44,9 @@ from model_server.serving.request_checks import (
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads, to_encode
 from sax.auth.acl import caller
-from sax.errors import ReplicaLost, SaxError, Unavailable
+from sax.errors import ReplicaLost, SaxError
 from sax.tracing import NO_TRACER, TraceContext, Tracer
-from sax.types import AnswerSoFar, GenerateRequest
+from sax.types import GenerateRequest
 
 logger = logging.getLogger(__name__)
 
@@ -256,38 +250,3 @@ def _takes_long(prompt: Prompt, loaded: Loaded) -> bool:
 def characters(prompt: Prompt | RenderedChat) -> int:
     """Return about how many characters there are to encode; token ids cost less."""
     return len(prompt.text if isinstance(prompt, RenderedChat) else prompt)
-
-
-def resumed(asked: EngineRequest, text: Detokenizer, answer: AnswerSoFar) -> EngineRequest:
-    """Let the text and the grammar follow an answer, which takes some microseconds per token.
-
-    Raises InvalidRequest for an answer that the grammar does not allow.
-    """
-    text.follow(answer)
-    if isinstance(asked.grammar, CompiledGrammar):
-        return structs.replace(asked, grammar=asked.grammar.follow(answer.token_ids))
-    return asked
-
-
-def finished(asked: EngineRequest, limits: EngineLimits) -> Finish | None:
-    """Return the finish reason of a request with nothing left to compute.
-
-    Raises Unavailable if it asks for what only computing tells.
-    """
-    finish = _finished(asked, limits)
-    if finish and asked.setting(ShowRoutes):
-        raise Unavailable(
-            "return_routed_experts: the answer is complete, and its replica was lost before it "
-            "told the experts: send the request again"
-        )
-    return finish
-
-
-def _finished(asked: EngineRequest, limits: EngineLimits) -> Finish | None:
-    if asked.score_from is not None:
-        return None
-    if asked.answer and (finish := finish_of(asked, limits)):
-        return finish
-    if isinstance(asked.grammar, BegunGrammar) and asked.grammar.complete:
-        return "stop"
-    return None if asked.max_tokens else "length"  # the only token of a prompt

@@ -15,7 +15,7 @@ from typing import Any
 import admin_server.__main__ as admin_server
 import model_server.__main__ as model_server
 from http_gateway import config as http_gateway
-from model_server import slice_check
+from model_server.process import slice_check
 from sax.container import PATHWAYS, ROLES, command
 from sax.errors import InvalidRequest
 from tests.k8s.finding import Finding
