@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ from admin_server.cell.reconciler import Timing
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
 from admin_server.leadership import AdminRole, Leadership, LeadTiming
 from admin_server.ledger.ledger import Ledger
-from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
-from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.storage.store_check import StoreHealth, check_creates_once
 from admin_server.storage.store_mark import StoreMark
 from sax.auth.credentials import Credentials
@@ -37,7 +35,7 @@ from sax.storage.object_store import ObjectStore, open_store
 from sax.types import ModelSpec, ServerInfo
 
 if TYPE_CHECKING:
-    from admin_server.process import Machines
+    from admin_server.machines import Machines
     from admin_server.provisioning.provisioner import ProvisioningTiming
 
 _log = logging.getLogger(__name__)
@@ -110,7 +108,7 @@ def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machine
     if config.kubernetes is None:
         return None
 
-    from admin_server.process import Machines
+    from admin_server.machines import Machines
 
     return Machines(config, timing)
 
@@ -301,51 +299,3 @@ async def _start_status_page(
 async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-class Machines:
-    def __init__(self, config: AdminConfig, timing: ProvisioningTiming | None = None) -> None:
-        """Raises InvalidRequest for bad templates, no cluster, or a missing client package."""
-        from admin_server.provisioning.kubernetes import connect
-
-        assert config.kubernetes is not None
-        self._config = config
-        self._timing = timing
-        self._folder = TemplateFolder(config.kubernetes)
-        connect(config.kubernetes_namespace)  # only checks: opens no connection
-        self._connect = connect
-
-    @asynccontextmanager
-    async def serving(
-        self, cell: Cell, clock: Callable[[], float], timing: Timing | None
-    ) -> AsyncGenerator[None]:
-        cluster = self._connect(self._config.kubernetes_namespace)
-
-        async def leads() -> bool:
-            await cell.ledger.check()
-            return not cell.ledger.deposed.is_set()
-
-        cell.provisioner = provisioner = Provisioner(
-            self._config.cell,
-            cluster,
-            self._folder,
-            cell.outlook,
-            leads,
-            cell.reconciler.retire,
-            clock,
-            limit=self._config.kubernetes_limit,
-            events=cell.recent_events,
-            timing=self._timing or _slow_enough(timing or Timing()),
-        )
-        loop = asyncio.create_task(provisioner.run())
-        try:
-            yield
-        finally:
-            loop.cancel()
-            await asyncio.wait([loop])
-            await cluster.close()
-
-
-def _slow_enough(timing: Timing) -> ProvisioningTiming:
-    """Delete nothing before servers had time to find a new leader, or to be dropped as silent."""
-    return ProvisioningTiming(settle_s=timing.settle_s + timing.silence_s)

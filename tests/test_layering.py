@@ -127,6 +127,7 @@ LADDERS: dict[str, list[str]] = {
         "__main__.py",
         "process.py",
         "cell_config.py",
+        "machines.py",
         "api",
         "leadership.py",
         "cell",
