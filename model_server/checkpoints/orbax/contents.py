@@ -264,7 +264,7 @@ class Contents:
     scales: QueryScales | None = None
     row_scales: RowScales | None = None  # of quantised variables
     in_files: Mapping[str, UncompressedArray] = field(default_factory=dict)  # by path
-    cache: ChunkCache = field(default_factory=lambda: ChunkCache())
+    cache: ChunkCache = field(default_factory=ChunkCache)
 
     def is_quantized(self, name: str) -> bool:
         return self.row_scales is not None and self.row_scales.concerns(self.views[name])

@@ -28,7 +28,7 @@ _DEEPEST = 32  # nodes of OCDBT's tree below each other
 
 
 class ValuePlace(NamedTuple):
-    """Where a value of the database lies."""
+    """The file of a value of the database, and its bytes there."""
 
     path: str
     offset: int

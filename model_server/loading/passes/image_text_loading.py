@@ -95,18 +95,16 @@ def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[L
 
 def _check_tasks(recipe: ImageTextRecipe, checkpoint: Checkpoint) -> None:
     """Raise InvalidRequest for an override that could change nothing."""
-    tasks = recipe.tasks
-
-    def check(name: str, wrong: bool, why: str) -> None:
-        if wrong:
-            raise InvalidRequest(
-                f"a model of texts and images {why}: leave {name} out", param=f"overrides.{name}"
-            )
-
-    check("POOLING", tasks.pooling is not None, "has a pooling of its own in each tower")
-    check("CLASSIFY_ACTIVATION", tasks.activation is not None, "has an activation of its own")
-    embeds = tasks.of(checkpoint.config, embeds=True, generates=False) == {EMBED}
-    check("TASKS", not embeds, "embeds and matches, and no more")
+    if recipe.tasks.of(checkpoint.config, embeds=True, generates=False) != {EMBED}:
+        raise InvalidRequest(
+            "a model of texts and images embeds and matches, and no more: leave TASKS out",
+            param="overrides.TASKS",
+        )
+    if recipe.tasks.pooling is not None:
+        raise InvalidRequest(
+            "POOLING changes nothing: each tower has a pooling of its own; leave it out",
+            param="overrides.POOLING",
+        )
 
 
 class _Towers:

@@ -1,4 +1,4 @@
-"""How a load reads texts: the checkpoint's settings with those of the publish."""
+"""Settings by which texts are read: those of the checkpoint, changed by the publish."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ _UNUSED_BY_KIND = {
 
 
 class _Ends(NamedTuple):
-    """What stands in the place of an image."""
+    """Tokens in the place of an image: its vectors, and the one behind them."""
 
     vocab: int  # of the encoder
     soft: int  # vectors of an image

@@ -42,7 +42,7 @@ from sax.errors import CheckpointError, InvalidRequest
 
 
 class TowerNames(NamedTuple):
-    """What a config calls the sizes of its tower."""
+    """Keys of a config under which the sizes of its tower stand."""
 
     kind: str
     embed: str

@@ -111,7 +111,7 @@ def _gemma4v(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gemma4_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
-    """Whether tokens of a picture see each other is told by the width, as llama.cpp does."""
+    """Tell by the width whether the tokens of an image see each other, as llama.cpp does."""
     looks_back = facts.whole("vision.projection_dim") in _CAUSAL
     return {"use_bidirectional_attention": None if looks_back else "vision"}
 

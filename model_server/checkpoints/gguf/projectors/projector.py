@@ -1,4 +1,4 @@
-"""How llama.cpp's converter writes one kind of encoder, and how it is read back."""
+"""One kind of encoder as llama.cpp's converter writes it, undone into a folder's tensors."""
 
 from __future__ import annotations
 

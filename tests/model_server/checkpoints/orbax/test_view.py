@@ -74,6 +74,8 @@ def test_every_second_column_is_read_with_and_without_a_place_for_it() -> None:
     np.testing.assert_array_equal(
         merged.read(array, (slice(0, 3), slice(5, 20, 4))), values.reshape(3, 24)[:, 5:20:4]
     )
+    of_three = OrbaxView("w", ((0, 1, 2),)).read(array, (slice(25, 47, 4),))  # of one first index
+    np.testing.assert_array_equal(of_three, values.reshape(-1)[25:47:4])
 
 
 def test_a_single_number_has_no_shape() -> None:

@@ -140,15 +140,19 @@ async def _refuses_what_has_no_vector(model: Seeing, image: Image) -> None:
 
 
 @pytest.mark.parametrize(
-    "override",
-    [{"TASKS": '["classify"]'}, {"POOLING": '"mean"'}, {"CLASSIFY_ACTIVATION": '"none"'}],
+    ("case", "name", "value"),
+    [
+        ("clip", "TASKS", '["classify"]'),
+        ("clip", "POOLING", '"mean"'),
+        ("clip", "CLASSIFY_ACTIVATION", '"none"'),
+        ("siglip", "MAX_CONTEXT", "16"),
+    ],
 )
 async def test_an_override_that_would_change_nothing_is_refused(
-    tmp_path: Path, override: dict[str, str]
+    tmp_path: Path, case: str, name: str, value: str
 ) -> None:
-    [name] = override
     with pytest.raises(InvalidRequest, match=name) as refused:
-        async with serving(seen_folder(tmp_path, "clip"), **override):
+        async with serving(seen_folder(tmp_path, case), **{name: value}):
             pass
     assert refused.value.param == f"overrides.{name}"
 
