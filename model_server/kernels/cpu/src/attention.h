@@ -49,14 +49,12 @@ SAX_INLINE F load_some_numbers(const void* base, size_t at, int count) {
   return load(held);
 }
 
-// Fetches numbers that are read soon: a page is too short for the machine to see how it goes on.
+// Fetches numbers that are read soon: pages lie anywhere, and the machine cannot see how they go on.
 template <Number N>
 SAX_INLINE void fetch(const void* base, size_t at) {
   constexpr size_t bytes = N == Number::f32 ? 4 : N == Number::bf16 ? 2 : 1;
   __builtin_prefetch(static_cast<const char*>(base) + at * bytes);
 }
-
-constexpr size_t kAhead = 32;  // rows of a page
 
 // At most kKeys keys, in groups of sixteen lanes. Nothing outside `from` and `end` of a group
 // contributes, not even numbers that are none.
@@ -87,7 +85,15 @@ SAX_INLINE Segment segment_at(const Attention& a, const int32_t* table, size_t h
   return s;
 }
 
-// Scores of G groups from the given one on: enough sums at once to hide how long each takes.
+template <Number N>
+SAX_INLINE void fetch_keys(const Attention& a, const Segment& s) {
+  for (size_t d = 0; d < a.key_dim; ++d) {
+    for (int group = 0; group < s.groups; ++group) fetch<N>(a.keys, s.key[group] + d * a.page_size);
+  }
+}
+
+// Scores of G groups from the given one on: enough sums at once to hide how long each takes. The
+// values of the groups are fetched meanwhile.
 template <Number N, int R, int G>
 SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, int group,
                                  const float* queries, float (*scores)[kKeys]) {
@@ -99,7 +105,7 @@ SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, int group
     F keys[G];
     for (int g = 0; g < G; ++g) {
       size_t at = s.key[group + g] + d * a.page_size;
-      if (R <= 4) fetch<N>(a.keys, at + kAhead * a.page_size);
+      if (a.values) fetch<N>(a.values, s.value[group + g] + d * kLanes);
       keys[g] = load_numbers<N>(a.keys, at);
     }
     for (int r = 0; r < R; ++r) {
@@ -203,10 +209,11 @@ SAX_INLINE float weigh(const Attention& a, const Segment& s, const Seen& seen, f
   return lanes[0];
 }
 
-// last: lanes of the last of C vectors.
+// last: lanes of the last of C vectors. The keys of the next segment are fetched meanwhile.
 template <Number N, int R, int C>
-SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights)[kKeys],
-                           const float* decays, size_t column, int last, float* out) {
+SAX_INLINE void add_values(const Attention& a, const Segment& s, const Segment& next,
+                           float (*weights)[kKeys], const float* decays, size_t column, int last,
+                           float* out) {
   auto lanes = [&](int c) { return c + 1 < C ? kLanes : last; };
   F sums[R][C];
   for (int r = 0; r < R; ++r) {
@@ -216,12 +223,13 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights
     }
   }
   for (int group = 0; group < s.groups; ++group) {
+    size_t keys = group < next.groups ? next.key[group] : s.key[group];
     for (int i = s.from[group]; i < s.end[group]; ++i) {
       F values[C];
       for (int c = 0; c < C; ++c) {
-        size_t at = s.value[group] + i * a.value_dim + column + c * kLanes;
-        if (R <= 4) fetch<N>(a.values, at + kAhead * a.value_dim);
-        values[c] = load_some_numbers<N>(a.values, at, lanes(c));
+        size_t in_group = i * a.value_dim + column + c * kLanes;
+        fetch<N>(a.keys, keys + in_group / kLanes * a.page_size);
+        values[c] = load_some_numbers<N>(a.values, s.value[group] + in_group, lanes(c));
       }
       for (int r = 0; r < R; ++r) {
         F weight = set(weights[r][group * kLanes + i]);
@@ -263,6 +271,7 @@ SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, float (
 // float32; `Halves` has another order of sums.
 template <Number N>
 struct Widened {
+  static constexpr Number kNumber = N;
   static constexpr size_t kRows = kQueryRows, kParts = 1;  // rows at once; numbers that one of a query becomes
 
   // Scaled, to[parts][D].
@@ -276,17 +285,17 @@ struct Widened {
   }
 
   template <int R>
-  SAX_INLINE void values(const Attention& a, const Segment& s, float (*weights)[kKeys],
-                         const float* decays, float* out) {
+  SAX_INLINE void values(const Attention& a, const Segment& s, const Segment& next,
+                         float (*weights)[kKeys], const float* decays, float* out) {
     if (!a.values) return add_keys_as_values<N, R>(a, s, weights, decays, out);
     size_t column = 0;
     constexpr int wide = beside(R);
     for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
-      add_values<N, R, wide>(a, s, weights, decays, column, kLanes, out);
+      add_values<N, R, wide>(a, s, next, weights, decays, column, kLanes, out);
     }
     for (; column < a.value_dim; column += kLanes) {
       int last = a.value_dim - column < kLanes ? static_cast<int>(a.value_dim - column) : kLanes;
-      add_values<N, R, 1>(a, s, weights, decays, column, last, out);
+      add_values<N, R, 1>(a, s, next, weights, decays, column, last, out);
     }
   }
 };
@@ -301,14 +310,21 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
   const uint8_t* chosen[R];
   for (int r = 0; r < R; ++r) chosen[r] = seen[r].chosen;
   // Segments end at the same positions wherever the first of these rows begins to see.
-  for (int32_t at = first / kLanes * kLanes, next; at < end; at = next) {
-    next = at / kKeys * kKeys + kKeys;
-    Segment s = segment_at(a, table, head, at, first, next < end ? next : end);
+  auto behind = [](int32_t at) { return at / kKeys * kKeys + kKeys; };
+  auto segment = [&](int32_t at) {
+    return segment_at(a, table, head, at, first, behind(at) < end ? behind(at) : end);
+  };
+  int32_t at = first / kLanes * kLanes;
+  Segment next = segment(at);
+  fetch_keys<Order::kNumber>(a, next);
+  for (; at < end; at = behind(at)) {
+    Segment s = next;
+    next = segment(behind(at));
     if (chosen[0]) leave_chosen<R>(s, chosen);
     if (!s.groups) continue;
     Order::template scores<R>(a, s, queries, scores);
     for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, seen[r], scores[r], states[r]);
-    Order::template values<R>(a, s, scores, decays, out);
+    Order::template values<R>(a, s, next, scores, decays, out);
   }
 }
 

@@ -104,7 +104,7 @@ SAX_INLINE void step_scores(const Attention& a, const Segment& s, int group, con
     auto keys_of = [&](size_t d, F(&keys)[G]) __attribute__((always_inline)) {
       for (int g = 0; g < G; ++g) {
         size_t at = s.key[group + g] + d * a.page_size;
-        fetch<Number::bf16>(a.keys, at + kAhead * a.page_size);
+        fetch<Number::bf16>(a.values, s.value[group + g] + d * kLanes);
         keys[g] = load_bf16(static_cast<const uint16_t*>(a.keys) + at);
       }
     };
@@ -125,8 +125,8 @@ SAX_INLINE void step_scores(const Attention& a, const Segment& s, int group, con
 
 // The weights of keys, of each row [parts][kKeys].
 template <int R, int C>
-SAX_INLINE void step_values(const Attention& a, const Segment& s, const float* weights, const float* decays,
-                            size_t column, int last, float* out) {
+SAX_INLINE void step_values(const Attention& a, const Segment& s, const Segment& next, const float* weights,
+                            const float* decays, size_t column, int last, float* out) {
   auto lanes = [&](int c) { return c + 1 < C ? kLanes : last; };
   auto place = [&](int r, int c) {
     return out + static_cast<size_t>(r) * a.value_dim + column + static_cast<size_t>(c) * kLanes;
@@ -135,11 +135,12 @@ SAX_INLINE void step_values(const Attention& a, const Segment& s, const float* w
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) totals[r][c] = mul(load_some(place(r, c), lanes(c)), set(decays[r]));
   }
-  auto values_of = [&](size_t value, F(&values)[C]) __attribute__((always_inline)) {
+  auto values_of = [&](int group, size_t key, F(&values)[C]) __attribute__((always_inline)) {
+    size_t soon = group < next.groups ? next.key[group] : s.key[group];
     for (int c = 0; c < C; ++c) {
-      size_t at = value + column + static_cast<size_t>(c) * kLanes;
-      fetch<Number::bf16>(a.values, at + kAhead * a.value_dim);
-      values[c] = load_some_numbers<Number::bf16>(a.values, at, lanes(c));
+      size_t in_group = key * a.value_dim + column + static_cast<size_t>(c) * kLanes;
+      fetch<Number::bf16>(a.keys, soon + in_group / kLanes * a.page_size);
+      values[c] = load_some_numbers<Number::bf16>(a.values, s.value[group] + in_group, lanes(c));
     }
   };
   for (int group = 0; group < s.groups;) {
@@ -148,7 +149,7 @@ SAX_INLINE void step_values(const Attention& a, const Segment& s, const float* w
     for (int32_t step = s.at[group] / kInStep; group < s.groups && s.at[group] / kInStep == step; ++group) {
       auto add = [&]<int Odd>(int i, std::integral_constant<int, Odd>) __attribute__((always_inline)) {
         F values[C];
-        values_of(s.value[group] + static_cast<size_t>(i) * a.value_dim, values);
+        values_of(group, static_cast<size_t>(i), values);
         StepSums<R, C>::template add_to<Odd>(sums, values, weights + group * kLanes + i, 2 * kKeys, kKeys);
       };
       constexpr std::integral_constant<int, 0> even;
@@ -167,6 +168,7 @@ SAX_INLINE void step_values(const Attention& a, const Segment& s, const float* w
 
 // The arithmetic for `attend_rows`.
 struct Halves {
+  static constexpr Number kNumber = Number::bf16;
   static constexpr size_t kRows = kAccumulators >= 24 ? 4 : 1, kParts = 2;
 
   static constexpr int beside(int rows) { return static_cast<int>(kRows) / rows; }
@@ -186,19 +188,19 @@ struct Halves {
   }
 
   template <int R>
-  SAX_INLINE void values(const Attention& a, const Segment& s, float (*weights)[kKeys],
-                         const float* decays, float* out) {
+  SAX_INLINE void values(const Attention& a, const Segment& s, const Segment& next,
+                         float (*weights)[kKeys], const float* decays, float* out) {
     alignas(64) float parts[R][2 * kKeys];
     size_t count = static_cast<size_t>(s.groups) * kLanes;
     for (int r = 0; r < R; ++r) split_wide(weights[r], count, parts[r], kKeys);
     size_t column = 0;
     constexpr int wide = beside(R);
     for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
-      step_values<R, wide>(a, s, parts[0], decays, column, kLanes, out);
+      step_values<R, wide>(a, s, next, parts[0], decays, column, kLanes, out);
     }
     for (; column < a.value_dim; column += kLanes) {
       int last = a.value_dim - column < kLanes ? static_cast<int>(a.value_dim - column) : kLanes;
-      step_values<R, 1>(a, s, parts[0], decays, column, last, out);
+      step_values<R, 1>(a, s, next, parts[0], decays, column, last, out);
     }
   }
 };
