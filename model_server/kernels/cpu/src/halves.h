@@ -6,30 +6,13 @@
 #pragma once
 
 #include "attention.h"
+#include "flushing.h"
 #include "operands.h"
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
 
 namespace sax::SAX_ISA {
 
 constexpr size_t kStep = 32;  // products that a register sums from zero on: even and odd ones apart
 constexpr int kInStep = static_cast<int>(kStep);
-
-// Denormal numbers are zeros to this thread, as they are to the unit.
-class Flushing {
- public:
-#if defined(__SSE2__)
-  Flushing() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }  // of results, and of operands
-  ~Flushing() { _mm_setcsr(before_); }
-
- private:
-  unsigned before_;
-#else
-  Flushing() {}
-#endif
-};
 
 // Two bf16 for each number: to[2][distance].
 SAX_INLINE void split(const float* x, size_t count, uint16_t* to, size_t distance) {

@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "kernels.h"
 #include "low_rank.h"
+#include "paired_attention.h"
 #include "products.h"
 #include "rows.h"
 #include "sampling.h"
@@ -21,6 +22,12 @@ namespace sax {
 #define SAX_NAME SAX_ISA
 #endif
 
+#if defined(SAX_PAIRED_ATTENTION)
+#define SAX_ATTEND_BF16 SAX_ISA::attend_paired
+#else
+#define SAX_ATTEND_BF16 SAX_ISA::attend
+#endif
+
 extern const Kernels SAX_TABLE(SAX_ISA);
 const Kernels SAX_TABLE(SAX_ISA) = {
     SAX_TEXT(SAX_NAME),
@@ -31,7 +38,7 @@ const Kernels SAX_TABLE(SAX_ISA) = {
     {},
     SIZE_MAX,
     {SAX_ISA::attend, SAX_ISA::join},
-    {SAX_ISA::attend, SAX_ISA::join},
+    {SAX_ATTEND_BF16, SAX_ISA::join},
     {},
     SIZE_MAX,
     SAX_ISA::score,

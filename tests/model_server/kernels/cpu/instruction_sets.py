@@ -12,6 +12,8 @@ from model_server.kernels.cpu.build import INSTRUCTIONS, TILES
 NAMES = sorted({name for names in INSTRUCTIONS.values() for name in names})
 # Whose products are on matrix units; all else is that of the fastest of the others.
 TILE_NAMES = sorted({name for names in TILES.values() for name in names})
+# Which round queries and weights of values to bfloat16, where pages have these.
+PAIRED_NAMES = {"avx512_bf16"}
 InstructionSets = Callable[[], Iterator[str]]
 
 
