@@ -26,6 +26,7 @@ from sax.errors import CheckpointError
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
+    "colpali": "gemma",
     "dots3_note": "dots3_note_text",
     "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
@@ -138,7 +139,7 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
 # Families that put a text model of another family beside their tower.
 _PHI4 = "phi4_multimodal"  # its text model's keys lie beside those of its encoders
 _GRANITE_SPEECH = ("granite_speech", "granite_speech_plus")
-_AROUND_OTHERS = (*_GRANITE_SPEECH, "llava", "qwen2_audio", "voxtral")
+_AROUND_OTHERS = (*_GRANITE_SPEECH, "colpali", "llava", "qwen2_audio", "voxtral")
 # Others leave an audio encoder out.
 _WITH_AUDIO = (
     *_GRANITE_SPEECH,
@@ -163,10 +164,12 @@ _OUTER_FIRST = (
 )
 # What of that a text model computes with, so that it is its own.
 _OWN_TOKENS = {"gemma4": ("pad_token_id",), "qwen4_exp": ("eos_token_id",)}
-# Those around another model, whose hidden states they project.
-_LATE = ("colqwen2",)
+# Those around another model, whose hidden states they project: the model_type of the whole; None:
+# that of the other one.
+_LATE = {"colpali": "colpali", "colqwen2": None}
 # Towers of texts and of images side by side, of which neither reads the other's vectors.
-_IN_ONE_SPACE = ("clip", "siglip")
+_IN_ONE_SPACE = ("clip", "siglip", "siglip2")
+_LATE_KEPT = ("linear.", "lm_head.", "language_model.model.", "language_model.lm_head.")
 _TIED, _PAIR = "tie_word_embeddings", {"lm_head.weight", "model.embed_tokens.weight"}
 # Whose outer config.json alone decides it in transformers, where one of the pair is stored.
 _TIED_UNLESS_SAID = ("gemma3", "gemma3n", "gemma4", *_GRANITE_SPEECH, "mistral3")
@@ -203,19 +206,22 @@ def _unwrapped(checkpoint: Checkpoint) -> Checkpoint:
     `linear`, as of those that read texts. Raises CheckpointError.
     """
     config = checkpoint.config
-    if config.get("model_type") not in _LATE:
+    kind = config.get("model_type")
+    if kind not in _LATE:
         return checkpoint
     inner = config.get("vlm_config")
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has vlm_config = {inner!r}; it must be an object")
     names = {_late_name(name): name for name in checkpoint.names()}
-    return view_of(checkpoint, names, {**inner, "architectures": config.get("architectures")})
+    own = {"architectures": config.get("architectures")}
+    own |= {"model_type": _LATE[kind] or inner.get("model_type")}
+    return view_of(checkpoint, names, {**inner, **own})
 
 
 def _late_name(name: str) -> str:
     own = name.replace("embedding_proj_layer.", "linear.", 1).removeprefix("vlm.")
     own = own.removeprefix("model.")
-    return own if own.startswith(("linear.", "lm_head.")) else f"model.{own}"
+    return own if own.startswith(_LATE_KEPT) else f"model.{own}"
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

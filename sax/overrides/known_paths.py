@@ -29,17 +29,15 @@ def _words(text: str) -> frozenset[str]:
 
 _FAMILIES = _words(
     """
-    afmoe apertus arcee axk1 axk2 bailing_hybrid bamba cohere cohere2 cohere2_moe cwm deepseek_v2
-    deepseek_v3 deepseek_v32 deepseek_v4 dots1 dots3_note ernie4_5 ernie4_5_moe exaone4 exaone_moe
-    falcon_h1 flint gemma gemma2 gemma3 gemma3n gemma4 glm glm4 glm4_moe glm4_moe_lite glm5_next
-    glm_moe_dsa gpt2 gpt_neox gpt_oss gptj granite granite_speech granite_swa granitemoe
-    granitemoe_swa
-    granitemoehybrid helium hunyuan hunyuan_moe hy_v3 hy_v4 hyperclovax kimi_linear laguna lfm2
-    lfm2_moe llama llama4 llava mamba2 mellum mimo_v2 minimax minimax_m2 minimax_m3 ministral3
-    mistral mistral4 mistral_large4 mixtral nemotron_h olmo2 olmo3 olmo_hybrid olmoe phi phi3
-    phi4_multimodal phimoe
-    qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe
-    qwen3_next qwen3_omni_moe
+    afmoe apertus arcee axk1 axk2 bailing_hybrid bamba cohere cohere2 cohere2_moe colpali cwm
+    deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 dots1 dots3_note ernie4_5 ernie4_5_moe
+    exaone4 exaone_moe falcon_h1 flint gemma gemma2 gemma3 gemma3n gemma4 glm glm4 glm4_moe
+    glm4_moe_lite glm5_next glm_moe_dsa gpt2 gpt_neox gpt_oss gptj granite granite_speech
+    granite_swa granitemoe granitemoe_swa granitemoehybrid helium hunyuan hunyuan_moe hy_v3
+    hy_v4 hyperclovax kimi_linear laguna lfm2 lfm2_moe llama llama4 llava mamba2 mellum mimo_v2
+    minimax minimax_m2 minimax_m3 ministral3 mistral mistral4 mistral_large4 mixtral nemotron_h
+    olmo2 olmo3 olmo_hybrid olmoe phi phi3 phi4_multimodal phimoe qwen2 qwen2_5_omni qwen2_5_vl
+    qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next qwen3_omni_moe
     qwen3_vl qwen3_vl_moe qwen4_exp sarvam_mla sarvam_moe seed_oss smollm3 solar_open starcoder2
     step3p5 transformers voxtral youtu
     """

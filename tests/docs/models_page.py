@@ -85,9 +85,17 @@ def _folder(family: AnyFamily) -> str:
         test_families.test_a_prompt_whole_and_in_steps_gives_the_reference_implementations_logits,
         test_families.test_hidden_states_equal_the_reference_implementations,
     )
-    seen = test_mixed_inputs.test_texts_and_images_in_one_space_are_transformers
     found = [case for test in whole for case in _ours(family, test)]
-    return _tick([*found, *_ours(family, seen, seen_config)])
+    return _tick([*found, *_seen(family)])
+
+
+def _seen(family: AnyFamily) -> list[str]:
+    """The cases that make vectors of images."""
+    tests = (
+        test_mixed_inputs.test_texts_and_images_in_one_space_are_transformers,
+        test_mixed_inputs.test_a_late_interaction_model_compares_texts_with_images,
+    )
+    return [case for test in tests for case in _ours(family, test, seen_config)]
 
 
 def _orbax(family: AnyFamily) -> str:
@@ -147,11 +155,7 @@ def _media_of(case: str) -> frozenset[str]:
 def _media(family: AnyFamily) -> str:
     cases = _ours(family, media_test, media_config_of)
     found = {kind for case in cases for kind in _media_of(case)}
-    if _ours(
-        family,
-        test_mixed_inputs.test_texts_and_images_in_one_space_are_transformers,
-        seen_config,
-    ):
+    if _seen(family):
         found.add("image")
     return ", ".join(name for kind, name in _MEDIA.items() if kind in found)
 

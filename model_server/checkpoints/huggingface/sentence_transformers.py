@@ -277,14 +277,17 @@ _REPEATED = 10  # tokens that fill queries up, as room to think
 
 def frames_of(folder: Path) -> dict[str, tuple[str, str]]:
     """Return what stands before and after queries and images in the inputs of transformers'
-    ColQwen2; {}: the folder is of another kind.
+    ColPali and ColQwen2; {}: the folder is of another kind.
 
     Source: Faysse et al. 2024 (arXiv:2407.01449). Raises CheckpointError.
     """
-    if read_json(folder / "config.json", missing={}).get("model_type") != "colqwen2":
+    kind = read_json(folder / "config.json", missing={}).get("model_type")
+    if kind not in ("colpali", "colqwen2"):
         return {}
     path = folder / "processor_config.json"
     config = read_json(path, missing={})
+    if kind == "colpali":
+        return _of_colpali(folder, path, config)
     shown = _text(path, config, "visual_prompt_prefix", _SHOWN)
     before, mark, after = shown.partition(_MARKED)
     if not mark:
@@ -292,6 +295,17 @@ def frames_of(folder: Path) -> dict[str, tuple[str, str]]:
     filler = _token(folder, "pad_token") or "<|endoftext|>"
     query = _text(path, config, "query_prefix", "Query: ")
     return {"query": (query, f"{filler * _REPEATED}\n"), "image": (before, after)}
+
+
+def _of_colpali(folder: Path, path: Path, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The image comes first, and what is asked of it behind the token that begins a text."""
+    start, filler = _token(folder, "bos_token") or "<bos>", _token(folder, "pad_token") or "<pad>"
+    shown = _text(path, config, "visual_prompt_prefix", "Describe the image.")
+    query = _text(path, config, "query_prefix", "Question: ")
+    return {
+        "query": (f"{start}{query}", f"{filler * _REPEATED}\n"),
+        "image": ("", f"{start}{shown}\n"),
+    }
 
 
 def _is_named(folder: Path) -> bool:

@@ -24,7 +24,7 @@ from model_server.models.media.pixels import Shades
 from model_server.models.media.siglip import LayerSizes, SiglipConfig, siglip_layer
 from model_server.models.media.tower_layer import TowerAttention, dense
 from model_server.models.weights.weight import WeightForm, weight
-from model_server.sharing.images.forms import SquareForm
+from model_server.sharing.images.forms import ImageForm
 from sax.errors import CheckpointError, InvalidRequest
 
 TEXT = "text_config"
@@ -35,6 +35,7 @@ _TOGETHER = 4  # images of a batch: one of any size takes less than a text batch
 
 # From hidden states f32[B, T, D] and tokens i32[B, T] to those that stand for the texts, f32[B, D]
 Pool = Callable[[jax.Array, jax.Array], jax.Array]
+Prepare = Callable[[np.ndarray], PreparedMedia]  # of pixels u8[h, w, 3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +155,20 @@ def image_processor(keys: ConfigKeys, name: str, read: tuple[str, ...]) -> Image
 def image_recipe(
     tower: SiglipConfig,
     outputs: int,
-    form: SquareForm,
-    shades: Shades,
+    form: ImageForm,
     build: Callable[[WeightForm], nnx.Module],
+    prepare: Prepare,
     *,
-    first: int,
+    most: int | None = None,
+    columns: int = 1,
+    together: int = _TOGETHER,
 ) -> MediaRecipe:
-    """Return the recipe of an encoder that makes one vector of a square image.
+    """Return the recipe of an encoder that makes one vector of an image.
 
-    outputs: its numbers. first: the place of the first piece in the table of positions.
+    outputs: its numbers. most: pieces of an image; None: those of the tower's square. columns: of
+    their places. together: images of a batch.
     """
-
-    seen = tower.side * tower.patch  # pixels of a side; those that fill no piece are not
-
-    def prepare(pixels: np.ndarray) -> PreparedMedia:
-        made = prepared(shades, tower.patch, pixels[:seen, :seen])
-        # One vector, of pieces that are counted from `first` instead of 1
-        return made._replace(places=made.places - 1 + first, grid=None, rows=1, text="")
-
+    pieces = most or tower.side**2
     return MediaRecipe(
         kind="image",
         build=build,
@@ -180,12 +177,24 @@ def image_recipe(
         placeholder="",
         token=-1,
         piece=tower.piece,
-        columns=1,
-        per_row=tower.side**2,
+        columns=columns,
+        per_row=pieces,
         width=outputs,
-        pieces=(tower.side**2,),
-        together=_TOGETHER,
+        pieces=(pieces,),
+        together=together,
     )
+
+
+def squares(tower: SiglipConfig, shades: Shades, *, first: int) -> Prepare:
+    """Return what cuts a square image; first: the place of its first piece in the table."""
+    seen = tower.side * tower.patch  # pixels of a side; those that fill no piece are not
+
+    def prepare(pixels: np.ndarray) -> PreparedMedia:
+        made = prepared(shades, tower.patch, pixels[:seen, :seen])
+        # One vector, of pieces that are counted from `first` instead of 1
+        return made._replace(places=made.places - 1 + first, grid=None, rows=1, text="")
+
+    return prepare
 
 
 def recipe_of(

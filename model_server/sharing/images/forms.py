@@ -15,6 +15,7 @@ import msgspec
 
 _QWEN_SIDES = 200  # the longer side in shorter ones, beyond which transformers refuses an image
 _CUT_SIDES = 100  # beyond it, an image that is cut to a square would grow without need
+_LEAST_SCALE, _MOST_SCALE = 1e-5, 100.0  # of the search of PatchesForm
 BILINEAR = 2  # Pillow's number
 BICUBIC = 3
 
@@ -138,6 +139,37 @@ class BudgetForm(msgspec.Struct, frozen=True, array_like=True, tag="budget"):
             wide, high = row if not high else reversed(row)
         size = wide * self.factor, high * self.factor
         return ImageFit(size, (0, 0, *size))
+
+
+class PatchesForm(msgspec.Struct, frozen=True, array_like=True, tag="patches"):
+    """An image fills at most so many squares of `factor`, each side rounded upwards.
+
+    The search for the scale is that of transformers' Siglip2ImageProcessor.
+    """
+
+    factor: int
+    most: int  # squares
+    resample: int = BILINEAR
+
+    @property
+    def sides(self) -> int | None:
+        """The longer side in shorter ones, at most; None: any."""
+        return None
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        least, most = _LEAST_SCALE / 10, _MOST_SCALE
+        while most - least >= _LEAST_SCALE:
+            middle = (least + most) / 2
+            if math.prod(self._squares(width, height, middle)) <= self.most:
+                least = middle
+            else:
+                most = middle
+        wide, high = (self.factor * count for count in self._squares(width, height, least))
+        return ImageFit((wide, high), (0, 0, wide, high))
+
+    def _squares(self, width: int, height: int, scale: float) -> tuple[int, int]:
+        wide, high = (math.ceil(side * scale / self.factor) for side in (width, height))
+        return max(1, wide), max(1, high)
 
 
 class PaddedForm(msgspec.Struct, frozen=True, array_like=True, tag="padded"):
@@ -407,6 +439,7 @@ ImageForm = (
     | MultiplesForm
     | LongestForm
     | BudgetForm
+    | PatchesForm
     | PaddedForm
     | CanvasForm
     | CropsForm

@@ -34,6 +34,9 @@ TEXTS = ["A photo of a CAT.", "two dogs, asleep", "it's 2 o'clock at the lake"]
 # Height and width of each image; the second one is the model's own size: other releases of Pillow
 # resize to pixels that differ by one of 255.
 WIDE = (31, 54)
+# Of a model of any proportions: the second image needs no resizing, the third grows, and the last
+# one becomes a row.
+SHAPES = (WIDE, (16, 20), (27, 6), (5, 7), (6, 90))
 _MERGES = ("t h", "th e</w>", "c a", "ca t</w>", "o f</w>", "d o", "a t</w>")
 
 
@@ -128,9 +131,8 @@ def siglip2_tokenizer(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     return padded
 
 
-def images(name: str, side: int) -> dict[str, np.ndarray]:
-    sizes = enumerate((WIDE, (side, side)))
-    return {f"image_{n}": image_of(f"image {n} of {name}", *size) for n, size in sizes}
+def images(name: str, *sizes: tuple[int, int]) -> dict[str, np.ndarray]:
+    return {f"image_{n}": image_of(f"image {n} of {name}", *size) for n, size in enumerate(sizes)}
 
 
 def in_one_space(name: str, folder: Path) -> dict[str, np.ndarray]:
@@ -140,10 +142,11 @@ def in_one_space(name: str, folder: Path) -> dict[str, np.ndarray]:
     config, process = common.read_json(folder / "config.json"), processor(folder)
     tokenizers = {"clip": clip_tokenizer, "siglip": siglip_tokenizer, "siglip2": siglip2_tokenizer}
     ids = tokenizers[name.partition("_")[0]](folder)(TEXTS)
-    seen = images(name, config["vision_config"]["image_size"])
-    pixels = process([*seen.values()], return_tensors="pt")["pixel_values"]
+    side = config["vision_config"].get("image_size")
+    seen = images(name, *(SHAPES if side is None else (WIDE, (side, side))))
+    made = process([*seen.values()], return_tensors="pt")
     with torch.no_grad():
-        out = model_of(config)(input_ids=torch.from_numpy(ids), pixel_values=pixels)
+        out = model_of(config)(input_ids=torch.from_numpy(ids), **made)
     return {
         "ids": ids,
         "texts": out.text_embeds.numpy(),
@@ -157,10 +160,12 @@ def processor(folder: Path) -> Any:
     """The one of the folder's file that resizes by Pillow."""
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
     given = common.read_json(folder / "preprocessor_config.json")
-    kinds = {"Siglip": SiglipImageProcessorPil, "CLIPIm": CLIPImageProcessorPil}
-    kind = kinds[given.pop("image_processor_type")[:6]]
+    kinds = (CLIPImageProcessorPil, Siglip2ImageProcessorPil, SiglipImageProcessorPil)
+    name = given.pop("image_processor_type").removesuffix("Fast")
+    [kind] = (each for each in kinds if each.__name__ == f"{name}Pil")
     return kind.from_dict(given)
 
 
@@ -325,18 +330,15 @@ def qwen3_vl_reranker(name: str, folder: Path) -> dict[str, np.ndarray]:
 _ASKED = "Given a search query, retrieve relevant candidates that answer the query."
 
 
-def colqwen2(name: str, folder: Path) -> dict[str, np.ndarray]:
-    """By transformers' own processor, of the texts; and the model itself."""
+def late(name: str, folder: Path, processor: Any, images: dict[str, Any]) -> dict[str, np.ndarray]:
+    """By transformers' own processor, of texts and images; and the model itself."""
     import torch
-    from transformers import ColQwen2Processor
 
-    reader, model = QwenReader(name, folder), model_of(common.read_json(folder / "config.json"))
-    processor = ColQwen2Processor(reader.process, reader.tokenizer)
-    made = list[Any]()
+    model, made = model_of(common.read_json(folder / "config.json")), list[Any]()
     with torch.no_grad():
         for query in QUERIES:
             made.append(model(**processor.process_queries([query])).embeddings[0])
-        for image in reader.images:
+        for image in images.values():
             made.append(model(**processor.process_images([image])).embeddings[0])
     queries, documents = made[: len(QUERIES)], made[len(QUERIES) :]
     scores = processor.score_retrieval(queries, documents)
@@ -344,15 +346,49 @@ def colqwen2(name: str, folder: Path) -> dict[str, np.ndarray]:
         "vectors": torch.cat(made).numpy(),
         "lengths": np.array([len(each) for each in made]),
         "scores": scores.numpy(),
-        **squares(name),
+        **images,
     }
 
 
+def colqwen2(name: str, folder: Path) -> dict[str, np.ndarray]:
+    from transformers import ColQwen2Processor
+
+    reader = QwenReader(name, folder)
+    return late(name, folder, ColQwen2Processor(reader.process, reader.tokenizer), squares(name))
+
+
+def colpali(name: str, folder: Path) -> dict[str, np.ndarray]:
+    from transformers import ColPaliProcessor
+
+    # The second image grows, which all releases of Pillow do alike.
+    seen = images(name, (16, 16), (12, 9))
+    return late(name, folder, ColPaliProcessor(processor(folder), gemma_tokenizer(folder)), seen)
+
+
+def gemma_tokenizer(folder: Path) -> Any:
+    """Bytes, and the control tokens of PaliGemma."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    control = ["<pad>", "<eos>", "<bos>", "<unk>", "<image>"]
+    tokens = [*control, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(control)
+    whole = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>"
+    )
+    whole.save_pretrained(folder)
+    return whole
+
+
 MAKERS: dict[str, Callable[[str, Path], dict[str, np.ndarray]]] = {
-    **dict.fromkeys(("clip", "clip_first", "siglip", "siglip2"), in_one_space),
+    **dict.fromkeys(("clip", "clip_first", "siglip", "siglip2", "siglip2_naflex"), in_one_space),
     "qwen3_vl_embedding": qwen3_vl_embedding,
     "qwen3_vl_reranker": qwen3_vl_reranker,
     "colqwen2": colqwen2,
+    "colpali": colpali,
 }
 CASES = [*MAKERS]
 GIVEN = ("config.json", "preprocessor_config.json")

@@ -27,6 +27,7 @@ from model_server.models.media.image_text import (
     image_recipe,
     recipe_of,
     sizes_of,
+    squares,
     towers_of,
 )
 from model_server.models.media.llava_vision_encoder import (
@@ -98,7 +99,11 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Im
     outputs, tower = keys.whole("projection_dim", 512), clip_config(images)
     form, shades = clip_form(image_processor(keys, "CLIP", CLIP_READ), tower)
     media = image_recipe(
-        tower, outputs, form, shades, lambda made: ClipImages(tower, outputs, made), first=1
+        tower,
+        outputs,
+        form,
+        lambda made: ClipImages(tower, outputs, made),
+        squares(tower, shades, first=1),
     )
     return recipe_of(
         _texts(ConfigKeys(texts, _TEXT_KEYS, _DEFAULTS["text_config"]), outputs),

@@ -1,10 +1,10 @@
 """SigLIP and SigLIP 2: two towers trained on pairs alone, so each pair has a score by itself.
 
 Texts are as long as in training, whatever they say; an image's vector is what a learned query
-attends to.
+attends to. Images of NaFlex, a kind of SigLIP 2, keep their proportions.
 
 Source: Zhai et al. 2023 (arXiv:2303.15343), Tschannen et al. 2025 (arXiv:2502.14786); names and
-config keys are those of Hugging Face's `SiglipModel`.
+config keys are those of Hugging Face's `SiglipModel` and `Siglip2Model`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.embedder import EmbedderFamily
 from model_server.models.layers.layers import LayerNorm, Linear
-from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.image_text import (
     OUTER,
     TEXTS,
@@ -31,14 +31,16 @@ from model_server.models.media.image_text import (
     image_recipe,
     recipe_of,
     sizes_of,
+    squares,
     towers_of,
 )
-from model_server.models.media.pixels import shades_of
-from model_server.models.media.siglip import SiglipConfig, SiglipTower
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.pixels import patches_of, places_of, shades_of
+from model_server.models.media.siglip import NaflexTower, SiglipConfig, SiglipTower, square_form
 from model_server.models.media.tower_layer import dense, plain_ffw
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm, weight
-from model_server.sharing.images.forms import BICUBIC, SquareForm
+from model_server.sharing.images.forms import BILINEAR, PatchesForm
 from sax.errors import CheckpointError
 
 KEYS = KnownKeys(
@@ -72,6 +74,7 @@ _DEFAULTS = {
     "vocab_size": 32000,
 }
 _HALF = (0.5, 0.5, 0.5)
+_NAFLEX = "siglip2"  # SigLIP 2 of one resolution is stored as a SigLIP
 
 
 class AttentionPool(nnx.Module):
@@ -101,13 +104,15 @@ class AttentionPool(nnx.Module):
         up, down = f"{prefix}.mlp.fc1", f"{prefix}.mlp.fc2"
         self.ffw = plain_ffw(size, tower.ffw, up, down, tower.activation, form)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps f32[S, P, D] to f32[S, D]."""
+    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Maps f32[S, P, D] to f32[S, D]; lengths: i32[S], pieces of each image."""
         images, pieces, size = x.shape
         flat, head = x.reshape(-1, size), size // self.heads
         q = self.q(self.query[0]).reshape(self.heads, head)
         k, v = (part(flat).reshape(images, pieces, self.heads, head) for part in (self.k, self.v))
         scores = jnp.einsum("hq,sphq->shp", q, k) * head**-0.5
+        there = jnp.arange(pieces)[None] < lengths[:, None]
+        scores = jnp.where(there[:, None], scores, -1e30)
         mixed = jnp.einsum("shp,sphq->shq", jax.nn.softmax(scores, axis=-1), v)
         made = self.out(mixed.reshape(images, size))
         return made + self.ffw(self.norm(made))
@@ -116,12 +121,12 @@ class AttentionPool(nnx.Module):
 class SiglipImages(nnx.Module):
     """A MediaEncoder whose images have one vector each."""
 
-    def __init__(self, tower: SiglipConfig, form: WeightForm) -> None:
-        self.tower = SiglipTower(tower, TOWER, form)
+    def __init__(self, kind: type[SiglipTower], tower: SiglipConfig, form: WeightForm) -> None:
+        self.tower = kind(tower, TOWER, form)
         self.head = AttentionPool(tower, f"{TOWER}.head", form)
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
-        return self.head(self.tower(pieces, places, lengths))[:, None]
+        return self.head(self.tower(pieces, places, lengths), lengths)[:, None]
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> ImageTextRecipe:
@@ -132,7 +137,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Im
             "vision_config has vision_use_head = false: without a head an image has no vector to "
             "compare"
         )
-    tower = SiglipConfig.from_hf(images)
+    naflex = keys.all.get("model_type") == _NAFLEX
+    tower = SiglipConfig.of_naflex(images) if naflex else SiglipConfig.from_hf(images)
     read = ConfigKeys(texts, _TEXT_KEYS, _DEFAULTS)
     outputs = read.whole("projection_size", read.whole("hidden_size"))
     if outputs != tower.embed:
@@ -140,24 +146,50 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Im
             f"vectors of texts have {outputs} numbers and those of images {tower.embed}: they "
             "cannot be compared"
         )
-    processor = image_processor(keys, "Siglip", ("size",))
-    media = image_recipe(
-        tower,
-        outputs,
-        _form(processor, tower),
-        shades_of(processor.colours(_HALF, _HALF)),
-        lambda form: SiglipImages(tower, form),
-        first=0,
-    )
+    media = (_of_any_shape if naflex else _of_squares)(keys, tower)
     made = _texts(read, outputs)
     return recipe_of(made, media, values, padded=True, biased=True, independent=True)
 
 
-def _form(read: ImageProcessor, tower: SiglipConfig) -> SquareForm:
-    size = read.square(tower.image)
-    if size != tower.image:
-        raise read.wrong("size", f"vision_config's image_size, {tower.image}")
-    return SquareForm(size, None, read.resample(BICUBIC))
+def _of_squares(keys: ConfigKeys, tower: SiglipConfig) -> MediaRecipe:
+    """Return the encoder of images that become squares. Raises CheckpointError."""
+    read = image_processor(keys, "Siglip", ("size",))
+    return image_recipe(
+        tower,
+        tower.embed,
+        square_form(read, tower),
+        lambda form: SiglipImages(SiglipTower, tower, form),
+        squares(tower, shades_of(read.colours(_HALF, _HALF)), first=0),
+    )
+
+
+def _of_any_shape(keys: ConfigKeys, tower: SiglipConfig) -> MediaRecipe:
+    """Return the encoder of images that keep their proportions. Raises CheckpointError.
+
+    Each is a batch by itself, of as many pieces as the largest: the bits of its vector do not
+    depend on what else is asked for.
+    """
+    read = image_processor(keys, "Siglip2", ("max_num_patches", "patch_size"))
+    read.equal({"patch_size": tower.patch}, "vision_config's patch_size")
+    most, shades = read.whole("max_num_patches", 256), shades_of(read.colours(_HALF, _HALF))
+
+    def prepare(pixels: np.ndarray) -> PreparedMedia:
+        high, wide = (side // tower.patch for side in pixels.shape[:2])
+        at = places_of(high, wide, 1)
+        places = np.concatenate([at, np.full_like(at, (high, wide))], axis=1)
+        pieces = patches_of(pixels, shades, tower.patch, 1, colours_last=True)
+        return PreparedMedia(pieces, places, None, 1, "")
+
+    return image_recipe(
+        tower,
+        tower.embed,
+        PatchesForm(tower.patch, most, read.resample(BILINEAR)),
+        lambda form: SiglipImages(NaflexTower, tower, form),
+        prepare,
+        most=most,
+        columns=4,
+        together=1,
+    )
 
 
 def _texts(keys: ConfigKeys, outputs: int) -> TextTower:
@@ -173,4 +205,4 @@ def _texts(keys: ConfigKeys, outputs: int) -> TextTower:
     )
 
 
-FAMILY = EmbedderFamily("siglip", ("siglip",), "SigLIP, SigLIP 2", configure)
+FAMILY = EmbedderFamily("siglip", ("siglip", _NAFLEX), "SigLIP, SigLIP 2", configure)

@@ -80,20 +80,24 @@ async def serving(folder: Path, **overrides: str) -> AsyncIterator[Seeing]:
 @pytest.mark.parametrize(
     "case",
     [
-        *("clip", "siglip"),
+        *("clip", "siglip", "siglip2_naflex"),
         *(pytest.param(case, marks=pytest.mark.nightly) for case in ("clip_first", "siglip2")),
     ],
 )
 async def test_texts_and_images_in_one_space_are_transformers(tmp_path: Path, case: str) -> None:
     golden, images = golden_seen(case), images_of(case)
     async with serving(seen_folder(tmp_path, case)) as model:
-        mixed: list[EmbedInput] = [TEXTS[0], images[0], *TEXTS[1:], images[1], TEXTS[0]]
+        mixed: list[EmbedInput] = [TEXTS[0], images[0], *TEXTS[1:], *images[1:], TEXTS[0]]
         found = np.asarray(await model.vectors(*mixed))
         np.testing.assert_allclose(found[[0, 2, 3]], golden["texts"], **NEAR)
-        np.testing.assert_allclose(found[[1, 4]], golden["images"], **NEAR)
-        np.testing.assert_allclose(found[5], found[0], rtol=0, atol=1e-6)
-        [alone] = await model.vectors(images[1])
-        np.testing.assert_allclose(alone, golden["images"][1], **NEAR)
+        together = found[[1, *range(4, 3 + len(images))]]
+        np.testing.assert_allclose(together, golden["images"], **NEAR)
+        np.testing.assert_allclose(found[-1], found[0], rtol=0, atol=1e-6)
+        for image, own, wanted in zip(images, together, golden["images"], strict=True):
+            [alone] = await model.vectors(image)
+            np.testing.assert_allclose(alone, wanted, **NEAR)
+            if case == "siglip2_naflex":  # each image is a batch by itself
+                np.testing.assert_array_equal(alone, own)
 
         logits = golden["logits"]
         of_images, of_texts = (
@@ -104,7 +108,7 @@ async def test_texts_and_images_in_one_space_are_transformers(tmp_path: Path, ca
         assert labels == tuple(TEXTS)
         np.testing.assert_allclose(shares, of_images, **NEAR)
         labels, shares = await model.shares(TEXTS, images)
-        assert labels == ("candidates[0]", "candidates[1]")
+        assert labels == tuple(f"candidates[{n}]" for n in range(len(images)))
         np.testing.assert_allclose(shares, of_texts, **NEAR)
 
         cosines = golden["texts"] @ golden["images"].T
@@ -205,10 +209,13 @@ async def test_a_reranker_that_sees_scores_pairs_as_its_card_says(tmp_path: Path
         assert one_query[1] == pytest.approx(together[0], abs=1e-6)
 
 
-async def test_a_late_interaction_model_compares_texts_with_images(tmp_path: Path) -> None:
-    golden, images = golden_seen("colqwen2"), images_of("colqwen2")
+@pytest.mark.parametrize("case", ["colqwen2", "colpali"])
+async def test_a_late_interaction_model_compares_texts_with_images(
+    tmp_path: Path, case: str
+) -> None:
+    golden, images = golden_seen(case), images_of(case)
     parts = np.split(golden["vectors"], np.cumsum(golden["lengths"])[:-1])
-    async with serving(seen_folder(tmp_path, "colqwen2"), MAX_CONTEXT="256") as model:
+    async with serving(seen_folder(tmp_path, case), MAX_CONTEXT="256") as model:
         how = {"takes_tokens": True}
         found = await model.vectors(*QUERIES, prompt_name="query", **how)
         found += await model.vectors(*images, **how)

@@ -14,6 +14,7 @@ from model_server.sharing.images.forms import (
     CropsForm,
     LongestForm,
     MultiplesForm,
+    PatchesForm,
     SquareForm,
     TilesForm,
     grids,
@@ -127,12 +128,13 @@ FORMS = [
     LongestForm(28, 1540),
     CropsForm(448, 36),
     TilesForm(336, 16),
+    PatchesForm(16, 256),
 ]
 
 
 def test_a_form_comes_out_of_a_message_as_it_went_in() -> None:
     sent = msgspec.msgpack.encode(FORMS)
-    any_form = SquareForm | MultiplesForm | LongestForm | CropsForm | TilesForm
+    any_form = SquareForm | MultiplesForm | LongestForm | CropsForm | TilesForm | PatchesForm
     assert msgspec.msgpack.decode(sent, type=list[any_form]) == FORMS
 
 
@@ -158,3 +160,17 @@ def test_an_image_fills_one_side_of_a_grid_of_crops_as_in_the_reference() -> Non
     }
     found = {key: CropsForm(448, key[0]).fit(*key[1:]).size for key in wanted}
     assert found == wanted
+
+
+def test_an_image_fills_squares_of_any_proportions_as_in_the_reference() -> None:
+    """Sizes that transformers 5.24's Siglip2ImageProcessor resizes to, of at most 256 squares."""
+    wanted = {
+        (640, 480): (288, 224),
+        (224, 224): (256, 256),
+        (1, 1): (112, 112),
+        (7, 5000): (16, 4096),
+        (9000, 60): (2400, 16),
+        (333, 777): (160, 384),
+        (1920, 1080): (336, 192),
+    }
+    assert {size: PatchesForm(16, 256).fit(*size).size for size in wanted} == wanted
