@@ -212,7 +212,7 @@ def _encoder(
         "model_type": projector.texts[text],
         projector.part: encoder,
         **({_TEXT_TYPE: text} if projector.around else {}),
-        **({PREPROCESSOR: _preprocessor(facts)} if projector.side == SEEING else {}),
+        **_pictures(facts, projector, encoder),
         **projector.outer(facts, encoder),
     }
     return more, _views(left, projector, encoder, sizes)
@@ -241,6 +241,12 @@ def _feed_forward(facts: Facts, prefix: str, embed: int) -> int:
     if len(sides) != 2 or len(others) > 1:
         raise CheckpointError(f"it has no {names[0]} and ffn_down.weight that fit")
     return others.pop() if others else embed
+
+
+def _pictures(facts: Facts, projector: GgufProjector, encoder: Config) -> dict[str, Any]:
+    if projector.side != SEEING:
+        return {}
+    return {PREPROCESSOR: projector.pictures(_preprocessor(facts), encoder)}
 
 
 def _preprocessor(facts: Facts) -> dict[str, Any]:

@@ -48,6 +48,16 @@ CASES: dict[str, Changes] = {
         told={"audio_config.input_feat_size": 20},
         shapes={"model.vision_tower.patch_embedder.position_embedding_table": [2, 210, 36]},
     ),
+    "kimi_k25": Changes(
+        preprocessor={"in_patch_limit": 512},
+        # The names of the code that is published with the model
+        told={
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "vision_config.init_pos_emb_height": 6,
+            "vision_config.init_pos_emb_time": 4,
+            "vision_config.init_pos_emb_width": 6,
+        },
+    ),
     "llama4": Changes({"vision_config.rope_theta": 10000.0}),
     "llava_pixtral": Changes(),
     "mistral3": Changes(),

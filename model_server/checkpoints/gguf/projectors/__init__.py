@@ -8,7 +8,7 @@ from types import MappingProxyType
 from model_server.checkpoints.gguf.projectors.gemma import GEMMA3, GEMMA4_AUDIO, GEMMA4_VISION
 from model_server.checkpoints.gguf.projectors.projector import GgufProjector
 from model_server.checkpoints.gguf.projectors.qwen import EXAONE4_5, QWEN2_5_VL, QWEN2_VL, QWEN3_VL
-from model_server.checkpoints.gguf.projectors.rotary import LLAMA4, MISTRAL3, PIXTRAL
+from model_server.checkpoints.gguf.projectors.rotary import KIMI_K25, LLAMA4, MISTRAL3, PIXTRAL
 from model_server.checkpoints.gguf.projectors.whisper import QWEN2_AUDIO, VOXTRAL
 
 PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
@@ -17,6 +17,7 @@ PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
         "gemma3": (GEMMA3,),
         "gemma4a": (GEMMA4_AUDIO,),
         "gemma4v": (GEMMA4_VISION,),
+        "kimik25": (KIMI_K25,),
         "llama4": (LLAMA4,),
         "pixtral": (MISTRAL3, PIXTRAL),
         "qwen2.5vl_merger": (QWEN2_5_VL,),

@@ -45,6 +45,8 @@ class GgufProjector:
     # vision_config or audio_config, of common sizes
     encoder: Callable[[Facts, dict[str, Any]], dict[str, Any]]
     outer: Callable[[Facts, dict[str, Any]], dict[str, Any]] = lambda facts, encoder: {}
+    # What the family's preprocessor_config.json says, of what the others have
+    pictures: Callable[[dict[str, Any], Config], dict[str, Any]] = lambda given, encoder: given
     undone: Mapping[str, Undo] = field(default_factory=dict)  # by key of these tables
     ignored: tuple[str, ...] = ()  # tensors of the file
     unused: tuple[str, ...] = ()  # metadata that changes nothing

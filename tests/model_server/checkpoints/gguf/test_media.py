@@ -53,7 +53,7 @@ COMPUTED = re.compile(r".*\.per_dim_scale\.weight")  # of which the golden file 
 # What takes more memory, or tensors of other sizes, than a case needs
 VALUES = {"gemma4": {"IMAGE_PIXELS": str(70 * 36)}}
 KEPT = ("image_mean", "image_std")  # of the preprocessor's keys
-BOUNDS = ("min_pixels", "max_pixels")  # which some files have, too
+BOUNDS = ("min_pixels", "max_pixels", "max_patches")  # which some files have, too
 HALVED = re.compile(r"each\.0\.(projection|tower\.(first|second))\.kernel")
 Tensors = dict[str, np.ndarray]
 Change = Callable[[np.ndarray, dict[str, Any]], np.ndarray]
@@ -70,10 +70,18 @@ def squares(numbers: np.ndarray, sizes: dict[str, Any]) -> np.ndarray:
     return np.moveaxis(numbers.reshape(-1, side, side, 3), 3, 1)
 
 
+def halved(numbers: np.ndarray, sizes: dict[str, Any]) -> np.ndarray:
+    """Of each head the pairs that are rotated by rows, then those by columns; not of values."""
+    order = np.arange(len(numbers)).reshape(3, sizes["num_attention_heads"], -1, 4)
+    pairs = np.stack([order[:2, ..., :2], order[:2, ..., 2:]], axis=2)
+    return numbers[np.concatenate([pairs.reshape(-1), order[2].reshape(-1)])]
+
+
 # What the converter does to the numbers of a folder, by the end of their name there.
 CHANGES: dict[str, Change] = {
     "attention.q_proj": turned,
     "attention.k_proj": turned,
+    "wqkv": halved,
     "mm_soft_emb_norm": lambda numbers, sizes: numbers + np.float32(1),
     "patch_embedder.input_proj.weight": squares,
     "conv1.bias": lambda numbers, sizes: numbers[:, None],
