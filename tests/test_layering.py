@@ -121,7 +121,7 @@ LADDERS: dict[str, list[str]] = {
         "worker",
         "link",
         "scheduling",
-        "protocol",
+        "protocol.py",
     ],
     "admin_server": [
         "__main__.py",
