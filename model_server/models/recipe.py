@@ -27,14 +27,15 @@ from model_server.models.overrides import (
 )
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
-from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.quantization import Scheme, parse_quantize, quantization_of
 from model_server.models.weights.sharding import (
     ONE_DEVICE,
     HeadSplit,
     Layout,
+    Rules,
     parse_mesh_shape,
+    parse_rules,
     split_heads,
 )
 from model_server.models.weights.stage import Stage, stages_of
