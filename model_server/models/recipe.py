@@ -60,8 +60,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     **SPECULATION_DEFAULTS,
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
-    # Tokens, prompt plus answer; "auto": as many as memory holds in every slot; null: the model's
-    # own.
+    # Tokens, prompt plus answer; "auto": what memory holds in every slot; null: the model's own.
     "MAX_CONTEXT": None,
     "KV_CACHE_BYTES": None,  # bytes of KV pages on each device; null: the server's flag
     "NUM_CACHE_SLOTS": None,  # concurrent sequences; null: the server's flag
