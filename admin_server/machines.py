@@ -14,7 +14,7 @@ from admin_server.cell.cell import Cell
 from admin_server.cell.reconciler import Timing
 from admin_server.config import AdminConfig
 from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
-from admin_server.provisioning.template_folder import TemplateFolder
+from admin_server.provisioning.templates import TemplateFolder
 
 
 class Machines:

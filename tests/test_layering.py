@@ -37,7 +37,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         f"model_server/engine/{name}.py": (JAX, "the planning half of the engine is pure")
         for name in (
             *("types", "paging/pool", "paging/prefix_cache", "scheduler", "sequence", "registry"),
-            *("parts/encodes", "media/media_span"),
+            *("parts/encodes", "media"),
         )
     },
     **dict.fromkeys(
@@ -121,7 +121,7 @@ LADDERS: dict[str, list[str]] = {
         "worker",
         "link",
         "scheduling",
-        "protocol",
+        "protocol.py",
     ],
     "admin_server": [
         "__main__.py",

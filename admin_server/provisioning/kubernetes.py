@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from admin_server.provisioning.cluster import (
+    Body,
     ClusterRefused,
     ClusterTrouble,
     NameTaken,
     NotServed,
     ObjectKind,
+    part,
+    parts,
 )
-from admin_server.provisioning.manifest import Body, part, parts
 from sax.errors import InvalidRequest
 
 if TYPE_CHECKING:

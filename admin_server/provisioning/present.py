@@ -14,8 +14,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from admin_server.provisioning.cluster import JOBSET, KINDS, Cluster, NotServed, ObjectKind
-from admin_server.provisioning.manifest import Body, annotations_of, labels_of, part, parts
+from admin_server.provisioning.cluster import (
+    JOBSET,
+    KINDS,
+    Body,
+    Cluster,
+    NotServed,
+    ObjectKind,
+    annotations_of,
+    labels_of,
+    part,
+    parts,
+)
 from admin_server.provisioning.object_names import (
     DEVICES,
     MODEL,

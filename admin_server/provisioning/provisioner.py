@@ -32,8 +32,7 @@ from admin_server.provisioning.decision import (
 from admin_server.provisioning.object_names import SET_TAG
 from admin_server.provisioning.present import Present, look, read_present
 from admin_server.provisioning.sets import servers_of_sets
-from admin_server.provisioning.template_folder import TemplateFolder
-from admin_server.provisioning.templates import object_for
+from admin_server.provisioning.templates import TemplateFolder, object_for
 from sax.errors import Unavailable
 from sax.names import CellId
 

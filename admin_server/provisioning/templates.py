@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
 from admin_server.ledger.placement import MODEL_TAG
-from admin_server.provisioning.cluster import JOBSET, KINDS, ObjectKind
-from admin_server.provisioning.manifest import Body, annotations_of, labels_of, part, parts, words
+from admin_server.provisioning.cluster import (
+    JOBSET,
+    KINDS,
+    Body,
+    ObjectKind,
+    annotations_of,
+    labels_of,
+    part,
+    parts,
+    words,
+)
 from admin_server.provisioning.object_names import (
     DEVICES,
     LONGEST,
@@ -284,3 +295,82 @@ def _place_of_tags(line: list[str]) -> int | None:
         if line[place] == "--tags" and place + 1 < len(line):
             return place + 1
     return None
+
+
+_log = logging.getLogger(__name__)
+_SUFFIXES = (".yaml", ".yml")
+_Mark = tuple[tuple[str, int, int], ...]
+
+
+class TemplateFolder:
+    """The folder of templates on local disk, read again when a file in it changes.
+
+    Holds the templates as of the last time all of them were valid. A mounted ConfigMap changes by a
+    link whose name begins with two dots: such names are ignored.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Raises InvalidRequest for an invalid folder or template."""
+        self._folder = Path(folder)
+        self._mark = self._look()
+        self.templates = self._read()
+        self.trouble = ""  # why the current files are not used
+
+    def refresh(self) -> bool:
+        """Read changes; True if there were any. Keeps the old templates if invalid."""
+        try:
+            mark = self._look()
+            if mark == self._mark:
+                return False
+            self._mark = mark
+            self.templates, self.trouble = self._read(), ""
+        except InvalidRequest as exc:
+            if self.trouble != exc.text:
+                _log.error("%s; still using the previous templates", exc.text)
+            self.trouble = exc.text
+        return True
+
+    def _look(self) -> _Mark:
+        try:
+            stats = [(path.name, path.stat()) for path in self._files()]
+        except OSError as exc:
+            raise _unreadable(self._folder, exc) from exc
+        return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+
+    def _files(self) -> list[Path]:
+        return sorted(
+            path
+            for path in self._folder.iterdir()
+            if not path.name.startswith("..") and path.suffix in _SUFFIXES
+        )
+
+    def _read(self) -> tuple[Template, ...]:
+        files: dict[str, str] = {}
+        templates: list[Template] = []
+        try:
+            for path in self._files():
+                template = parse_template(path.read_text(), path.name)
+                if (other := files.setdefault(template.name, path.name)) != path.name:
+                    raise InvalidRequest(
+                        f"the templates {other} and {path.name} are both named {template.name}: "
+                        "objects are named after their template",
+                        param="kubernetes",
+                    )
+                templates.append(template)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise _unreadable(self._folder, exc) from exc
+        if not templates:
+            raise InvalidRequest(
+                f"there is no template (*.yaml) in {self._folder}: put a JobSet or a "
+                "LeaderWorkerSet there, one per file",
+                param="kubernetes",
+            )
+        return tuple(templates)
+
+
+def _unreadable(folder: Path, exc: Exception) -> InvalidRequest:
+    return InvalidRequest(
+        f"the templates of model servers in {folder} cannot be read ({exc}): set --kubernetes "
+        "to a folder of templates",
+        param="kubernetes",
+    )

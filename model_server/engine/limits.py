@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media import MediaLimits
 
 
 class CoreLimits(msgspec.Struct, frozen=True, kw_only=True):

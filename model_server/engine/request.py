@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from model_server.engine.media.media_span import MediaSpan, with_numbers
+from model_server.engine.media import MediaSpan, with_numbers
 from model_server.engine.slot_write import check_biases
 from model_server.engine.types import BeamSettings, Grammar, Hypothesis, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_server.engine.column_layout import SAMPLING_COLUMNS, ColumnLayout
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.media_span import RowMedia
+from model_server.engine.media import RowMedia
 from model_server.engine.types import Row, Sampling, Step
 from model_server.models.long_positions import LONG
 

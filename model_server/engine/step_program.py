@@ -22,8 +22,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.engine.buckets import Bucket
 from model_server.engine.column_layout import ROW_COLUMNS, ColumnLayout, row_counts
 from model_server.engine.compiling import options_for
+from model_server.engine.encoder_program import EncoderProgram
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.slot_state import state_shapes, unpack, write_masks, write_slot
 from model_server.engine.slot_write import WriteLayout
 from model_server.engine.step_functions import (

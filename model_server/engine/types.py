@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from model_server.engine.media.media_span import RowMedia
+from model_server.engine.media import RowMedia
 
 # Bits of `Sampling.edits`.
 COUNTS, BIASES, ALLOWED, BAD_WORDS, GUIDED = 1, 2, 4, 8, 16

@@ -17,8 +17,8 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.layer_set import LayerSet, layer_sets
 from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.encoder_program import EncoderProgram
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, everywhere

@@ -19,8 +19,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
 from model_server.engine.buckets import Bucket
 from model_server.engine.running.draft_model import DraftModel
-from model_server.engine.running.draft_program import DraftProgram, Lower, program_name
-from model_server.engine.running.head_program import HeadProgram
+from model_server.engine.running.draft_program import DraftProgram, HeadProgram, Lower, program_name
 from model_server.loading.deployment import Deployment
 from model_server.models.custom import CustomModel
 from model_server.models.draft_heads import own_head_recipe

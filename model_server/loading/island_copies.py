@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.island_moves import IslandMoves
-from model_server.disaggregation.transfer_server import TransferServer
+from model_server.disaggregation.kv_transfers import TransferServer
 from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.islands.island_runner import IslandRunner
 from model_server.engine.limits import EngineLimits

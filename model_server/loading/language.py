@@ -16,7 +16,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.island_moves import IslandMoves
-from model_server.disaggregation.transfer_server import TransferServer
+from model_server.disaggregation.kv_transfers import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner

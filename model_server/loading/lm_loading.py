@@ -22,9 +22,8 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation, Transfers
 from model_server.disaggregation.island_moves import IslandPort
-from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.kv_transfers import KvTransfers, TransferServer
 from model_server.disaggregation.movable_pages import MovablePages
-from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, CompiledAhead, Programs
 from model_server.engine.limits import EngineLimits

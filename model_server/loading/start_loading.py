@@ -34,8 +34,13 @@ from model_server.loading.deployment import Deployment
 from model_server.loading.weights import place
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Declaration
-from model_server.programs.last_start import file_of, mark_used
-from model_server.programs.last_weights import SUFFIX, map_weights, write_weights
+from model_server.programs.last_start import (
+    WEIGHTS_SUFFIX,
+    file_of,
+    map_weights,
+    mark_used,
+    write_weights,
+)
 from model_server.programs.manifest import flat
 from model_server.programs.start_programs import StartPrograms
 from model_server.programs.surroundings import digest_of, keys_of
@@ -159,7 +164,7 @@ def start_weights(
     adapts = any(each.low_rank is not None for each in deployment.blueprint.declarations)
     if checkpoint is None or source is None or adapts or deployment.layout.mesh.size > 1:
         return None
-    return StartWeights(source, start.key, start.path.with_suffix(SUFFIX), spec.model_id)
+    return StartWeights(source, start.key, start.path.with_suffix(WEIGHTS_SUFFIX), spec.model_id)
 
 
 def _files(source: Path) -> Iterator[str]:

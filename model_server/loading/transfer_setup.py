@@ -11,8 +11,7 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation, Transfers
 from model_server.disaggregation.handed_pages import transit_room
-from model_server.disaggregation.kv_transfers import KvTransfers
-from model_server.disaggregation.transfer_server import TransferServer
+from model_server.disaggregation.kv_transfers import KvTransfers, TransferServer
 from model_server.engine.running.ops import Runner
 from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import deployed

@@ -22,7 +22,7 @@ from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
 from model_server.models.transformers.transformers import COMPARED
 from model_server.models.vision.vision_recipe import VisionClass
-from model_server.models.weights.axis_rules import DEFAULT_RULES, LOGICAL
+from model_server.models.weights.sharding import DEFAULT_RULES, LOGICAL
 
 # What each override key means.
 _MEANINGS = {

@@ -27,14 +27,15 @@ from model_server.models.overrides import (
 )
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
-from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.quantization import Scheme, parse_quantize, quantization_of
 from model_server.models.weights.sharding import (
     ONE_DEVICE,
     HeadSplit,
     Layout,
+    Rules,
     parse_mesh_shape,
+    parse_rules,
     split_heads,
 )
 from model_server.models.weights.stage import Stage, stages_of
@@ -59,8 +60,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     **SPECULATION_DEFAULTS,
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
-    # Tokens, prompt plus answer; "auto": as many as memory holds in every slot; null: the model's
-    # own.
+    # Tokens, prompt plus answer; "auto": what memory holds in every slot; null: the model's own.
     "MAX_CONTEXT": None,
     "KV_CACHE_BYTES": None,  # bytes of KV pages on each device; null: the server's flag
     "NUM_CACHE_SLOTS": None,  # concurrent sequences; null: the server's flag

@@ -24,7 +24,7 @@ from model_server.loading.deployment import Deployment
 from model_server.models.layers.attention import Attention
 from model_server.models.layers.compressed_attention import CompressedAttention
 from model_server.models.layers.latent_attention import LatentAttention
-from model_server.models.layers.lending.lent_attention import LentAttention
+from model_server.models.layers.lending import LentAttention
 from model_server.models.layers.routing import Router
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import Declaration, WeightForm

@@ -4,8 +4,8 @@ Everything else that names a sampling field derives from here: the bounds of eve
 schemas, the wire codec, Saxml's extra inputs, the options of the command line, the numbers that a
 step carries to the device, and docs/reference/sampling.md. A new field of one number takes a row
 here, a field of the same name in `sax/proto/tokens.proto` and in the engine's `Sampling`, and its
-effect in `model_server/engine/sampling/drawing.py`: four files. The native choice of CPUs takes
-only fields that it has arguments for; with others XLA chooses.
+effect in `model_server/engine/sampling.py`: four files. The native choice of CPUs takes only fields
+that it has arguments for; with others XLA chooses.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ import yaml
 
 from admin_server.provisioning.object_names import object_name
 from admin_server.provisioning.present import WORKLOADS
-from admin_server.provisioning.template_folder import TemplateFolder
-from admin_server.provisioning.templates import Template, object_for
+from admin_server.provisioning.templates import Template, TemplateFolder, object_for
 from sax.names import CellId
 from tests.each_case import each_case
 from tests.k8s.check import check, kustomization

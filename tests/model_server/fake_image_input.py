@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
+from model_server.engine.media import EncoderLimits, MediaLimits
 from model_server.loading.images.image_reader import ImageReader
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.sharing.images.forms import SquareForm

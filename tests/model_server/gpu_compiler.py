@@ -13,7 +13,7 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from model_server.plan.topology import topology_of
 
 needs_compiler = pytest.mark.skipif(

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 from model_server.kernels.pages import allocate
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.tools.bench.tpu_attention.cost import RaggedSizes, arrays_like, own_cost, ragged_cost
 from tests.tools.bench.tpu_attention.steps import AttentionStep
 

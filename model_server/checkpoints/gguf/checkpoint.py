@@ -19,14 +19,15 @@ from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture,
 from model_server.checkpoints.gguf.config import architecture_of, config_of, drafting_layers
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
-from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.media import open_media
 from model_server.checkpoints.gguf.parts import GgufParts, open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
 from model_server.checkpoints.gguf.view import (
+    PLAIN,
     GgufView,
     ListedView,
+    Matrix,
     SplitView,
     StoredView,
     joined_view,

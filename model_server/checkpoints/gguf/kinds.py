@@ -1,21 +1,21 @@
 """Unpacks GGUF's quantised kinds into small integers with a scale, and maybe an offset, per block.
 
 The `gguf` package also dequantises, but takes 8 to 50 ns per weight (0.4 to 1.5 ns here, on one
-core), which is slower than reading it from disk. Its block sizes are used here, and the tests
-compare with its results bit for bit. Layouts are those of ggml's `block_q*`.
+core), which is slower than reading it from disk. Its block sizes, grids and sign patterns are used
+here, and the tests compare with its results bit for bit. Layouts are those of ggml's `block_*`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 
 import numpy as np
+from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from model_server.checkpoints.gguf import grid_kinds
-from model_server.checkpoints.gguf.grid_kinds import Unpacked, bit_fields, halves
 from model_server.checkpoints.packed import (
     FLOAT4,
     PackedBlocks,
@@ -24,11 +24,165 @@ from model_server.checkpoints.packed import (
     float4_numbers,
 )
 
-# Unpacks GGUF's kinds of four bits that are no whole numbers, and those of three values.
+# i8[N, B], f32[N, B / block], f32[N, B / block] or None: weight = value * scale + offset.
+Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+_Q = GGMLQuantizationType
+
+
+def _halves(raw: np.ndarray, start: int) -> np.ndarray:
+    """Return f32[N, 1], the float16 at byte `start` of every block."""
+    return raw.view(np.float16)[:, start // 2, None].astype(np.float32)
+
+
+def _bit_fields(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Split u8[..., n] into u8[..., 8 / bits, n]: the lowest bits of all bytes, then the next, ...
+
+    n must be a multiple of 8. numpy is slow on short rows, so eight bytes are masked at once as one
+    u64, and results are stored in units of 8 bytes, or of 16 (complex128, only ever copied).
+    """
+    *outer, n = packed.shape
+    unit = np.complex128 if n % 16 == 0 else np.uint64
+    words = np.ascontiguousarray(packed.view(unit)).view(np.uint64)
+    mask = np.uint64((2**bits - 1) * 0x0101010101010101)
+    values = np.empty((*outer, 8 // bits, n), np.uint8)
+    into = values.view(unit)
+    for place in range(8 // bits):
+        field = words >> np.uint64(bits * place)
+        field &= mask
+        for column in range(into.shape[-1]):
+            into[..., place, column] = field.view(unit)[..., column]
+    return values
+
+
+# --- Kinds whose weights are looked up in a grid, eight or four at a time (IQ1 to IQ3).
 #
-# Four bits stand for a float4, or for one of sixteen numbers between -127 and 113 (IQ4). Layouts
-# are those of ggml's `block_*`.
+# A number points at a line of the grid, others change its signs; IQ1 adds an eighth of the scale or
+# subtracts it.
+
+
+@cache
+def _grid(kind: str) -> np.ndarray:
+    """Return the lines of a grid: each eight int8 in a u64, or four in a u32."""
+    of = getattr(quants, kind)
+    of.init_grid()
+    lines = of.grid.reshape(of.grid_shape).astype(np.int8)
+    return lines.view(np.uint64 if lines.shape[1] == 8 else np.uint32)[:, 0]
+
+
+def _lines(kind: str, numbers: np.ndarray) -> np.ndarray:
+    """i8[N, 256]: the lines of a grid."""
+    return _grid(kind)[numbers].view(np.int8).reshape(len(numbers), -1)
+
+
+# u64[256]: for each byte of signs eight int8, -1 where a bit is set.
+_NEGATIVE = (
+    -np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").view(np.int8)
+).view(np.uint64)[:, 0]
+# u8[128]: seven bits of signs, and an eighth so that an even number is set.
+_EVEN = np.frombuffer(quants.IQ2_XXS.ksigns, np.uint8)
+
+
+def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Negate in place the int8 whose bits of u8[N, 32] are set."""
+    masks = _NEGATIVE[signs].view(np.int8).reshape(values.shape)
+    values ^= masks
+    values -= masks
+    return values
+
+
+def _nibbles(packed: np.ndarray) -> np.ndarray:
+    """u8[N, n] -> u8[N, 2 n]: the low half of each byte, then its high half."""
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+
+
+def _spread(packed: np.ndarray, bits: int, shifts: int) -> np.ndarray:
+    """[N, n] -> [N, n * shifts]: `bits` each of a word, from the lowest on."""
+    by = np.arange(0, bits * shifts, bits, dtype=packed.dtype)
+    return (packed[..., None] >> by & packed.dtype.type((1 << bits) - 1)).reshape(len(packed), -1)
+
+
+def _words(raw: np.ndarray, start: int, stop: int, dtype: type) -> np.ndarray:
+    return np.ascontiguousarray(raw[:, start:stop]).view(dtype)
+
+
+def _unpack_iq2_xxs(raw: np.ndarray) -> Unpacked:
+    words = _words(raw, 2, 66, np.uint32).reshape(-1, 8, 2)
+    numbers = np.ascontiguousarray(words[..., 0]).view(np.uint8)
+    signs, steps = _EVEN[_spread(words[..., 1], 7, 4)], words[..., 1] >> 28
+    scales = _halves(raw, 0) * (np.float32(0.5) + steps) * np.float32(0.25)
+    return _signed(_lines("IQ2_XXS", numbers), signs), scales.astype(np.float32), None
+
+
+def _unpack_iq2_xs(raw: np.ndarray) -> Unpacked:
+    words = _words(raw, 2, 66, np.uint16)
+    values = _signed(_lines("IQ2_XS", words & 511), _EVEN[words >> 9])
+    return values, _quarters(raw, raw[:, 66:74]), None
+
+
+def _unpack_iq2_s(raw: np.ndarray) -> Unpacked:
+    numbers = raw[:, 2:34] | _spread(raw[:, 66:74], 2, 4).astype(np.uint16) << 8
+    values = _signed(_lines("IQ2_S", numbers), raw[:, 34:66])
+    return values, _quarters(raw, raw[:, 74:82]), None
+
+
+def _quarters(raw: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """f32[N, 16]: scales of IQ2, a quarter of a half more than each step."""
+    return _halves(raw, 0) * (np.float32(0.5) + _nibbles(steps)) * np.float32(0.25)
+
+
+def _unpack_iq3_xxs(raw: np.ndarray) -> Unpacked:
+    words = _words(raw, 66, 98, np.uint32)
+    values = _signed(_lines("IQ3_XXS", raw[:, 2:66]), _EVEN[_spread(words, 7, 4)])
+    scales = _halves(raw, 0) * (np.float32(0.5) + (words >> 28)) * np.float32(0.5)
+    return values, scales.astype(np.float32), None
+
+
+def _unpack_iq3_s(raw: np.ndarray) -> Unpacked:
+    numbers = raw[:, 2:66] | _spread(raw[:, 66:74], 1, 8).astype(np.uint16) << 8
+    values = _signed(_lines("IQ3_S", numbers), raw[:, 74:106])
+    return values, _halves(raw, 0) * (1 + 2 * _nibbles(raw[:, 106:110])), None
+
+
+def _unpack_iq1_s(raw: np.ndarray) -> Unpacked:
+    words = _words(raw, 34, 50, np.uint16)
+    scales = _halves(raw, 0) * (2 * (words >> 12 & 7) + 1)
+    numbers = raw[:, 2:34] | _spread(words, 3, 4) << 8
+    offsets = scales * np.where(words & 0x8000, np.float32(-0.125), np.float32(0.125))
+    return _lines("IQ1_S", numbers), scales, offsets
+
+
+def _unpack_iq1_m(raw: np.ndarray) -> Unpacked:
+    """Each eight weights add or subtract an eighth, so values count eighths here."""
+    words = _words(raw, 48, 56, np.uint16)
+    tops = words >> 12 << np.array([0, 4, 8, 12], np.uint16)  # four bits of the scale in each
+    whole = np.bitwise_or.reduce(tops, axis=1).view(np.float16).astype(np.float32)
+    scales = whole[:, None] * (2 * _spread(words, 3, 4) + 1) * np.float32(0.125)
+    high = _nibbles(raw[:, 32:48])
+    values = _lines("IQ1_S", raw[:, :32] | (high & 7).astype(np.uint16) << 8)
+    values *= 8
+    values.reshape(len(raw), 32, 8)[...] += np.where(high & 8, np.int8(-1), np.int8(1))[..., None]
+    return values, scales.astype(np.float32), None
+
+
+_INT8_16, _INT8_32 = Packing("int8", 16, offset=False), Packing("int8", 32, offset=False)
+_Unpack = Callable[[np.ndarray], Unpacked]
+_GRID_KINDS: Mapping[GGMLQuantizationType, tuple[Packing, _Unpack]] = MappingProxyType(
+    {
+        _Q.IQ1_S: (Packing("int4", 32, offset=True), _unpack_iq1_s),
+        _Q.IQ1_M: (_INT8_16, _unpack_iq1_m),
+        _Q.IQ2_XXS: (_INT8_32, _unpack_iq2_xxs),
+        _Q.IQ2_XS: (_INT8_16, _unpack_iq2_xs),
+        _Q.IQ2_S: (_INT8_16, _unpack_iq2_s),
+        _Q.IQ3_XXS: (_INT8_32, _unpack_iq3_xxs),
+        _Q.IQ3_S: (_INT8_32, _unpack_iq3_s),
+    }
+)
+
+
+# --- Kinds of four bits that are no whole numbers, and those of three values.
 #
+# Four bits stand for a float4, or for one of sixteen numbers between -127 and 113 (IQ4).
+
 # ggml's kvalues_iq4nl, the least squares of normally distributed weights.
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
@@ -43,7 +197,7 @@ def unpack_nvfp4(raw: np.ndarray) -> Unpacked:
 
 def _float4(packed: np.ndarray, size: int) -> np.ndarray:
     """i8[N, 2 B]: the bits of each number, -8..7; `size` low halves come before the high ones."""
-    bits = bit_fields(np.ascontiguousarray(packed).reshape(len(packed), -1, size), 4)
+    bits = _bit_fields(np.ascontiguousarray(packed).reshape(len(packed), -1, size), 4)
     return (bits.reshape(len(packed), -1) << 4).view(np.int8) >> 4
 
 
@@ -61,7 +215,7 @@ _UNSIGNED_FLOAT8 = _unsigned_float8()
 
 
 def unpack_iq4_nl(raw: np.ndarray) -> Unpacked:
-    return _IQ4[bit_fields(raw[:, 2:], 4).reshape(-1, 32)], halves(raw, 0), None
+    return _IQ4[_bit_fields(raw[:, 2:], 4).reshape(-1, 32)], _halves(raw, 0), None
 
 
 def unpack_iq4_xs(raw: np.ndarray) -> Unpacked:
@@ -69,15 +223,15 @@ def unpack_iq4_xs(raw: np.ndarray) -> Unpacked:
     words = np.ascontiguousarray(raw[:, 2:4]).view(np.uint16)
     high = (words >> np.arange(0, 16, 2, dtype=np.uint16) & 3).astype(np.uint8)
     steps = (low | high << 4).view(np.int8) - np.int8(32)
-    bits = bit_fields(raw[:, 8:].reshape(-1, 8, 16), 4)
-    return _IQ4[bits.reshape(-1, 256)], steps * halves(raw, 0), None
+    bits = _bit_fields(raw[:, 8:].reshape(-1, 8, 16), 4)
+    return _IQ4[bits.reshape(-1, 256)], steps * _halves(raw, 0), None
 
 
 def unpack_tq1_0(raw: np.ndarray) -> Unpacked:
     """Five values to a byte, in base three as a fraction of 256; four in the last bytes."""
     parts = ((raw[:, :32], 5), (raw[:, 32:48], 5), (raw[:, 48:52], 4))
     values = np.concatenate([_thirds(packed, count) for packed, count in parts], axis=1)
-    return values, halves(raw, 52), None
+    return values, _halves(raw, 52), None
 
 
 def _thirds(packed: np.ndarray, count: int) -> np.ndarray:
@@ -89,9 +243,9 @@ def _thirds(packed: np.ndarray, count: int) -> np.ndarray:
 
 
 def unpack_tq2_0(raw: np.ndarray) -> Unpacked:
-    values = bit_fields(raw[:, :64].reshape(-1, 2, 32), 2).reshape(-1, 256).view(np.int8)
+    values = _bit_fields(raw[:, :64].reshape(-1, 2, 32), 2).reshape(-1, 256).view(np.int8)
     values -= np.int8(1)
-    return values, halves(raw, 64), None
+    return values, _halves(raw, 64), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +285,7 @@ class BlockFormat:
 
 def _q4(packed: np.ndarray) -> np.ndarray:
     """u8[N, 16] -> u8[N, 32], 0..15."""
-    return bit_fields(packed, 4).reshape(-1, 32)
+    return _bit_fields(packed, 4).reshape(-1, 32)
 
 
 # Maps a byte with the fifth bits of eight weights to a u64 with 16 in the byte of each set bit.
@@ -151,52 +305,52 @@ def _q5(high: np.ndarray, packed: np.ndarray) -> np.ndarray:
 def _unpack_q4_0(raw: np.ndarray) -> Unpacked:
     values = _q4(raw[:, 2:]).view(np.int8)
     values -= np.int8(8)
-    return values, halves(raw, 0), None
+    return values, _halves(raw, 0), None
 
 
 def _unpack_q4_1(raw: np.ndarray) -> Unpacked:
-    return _q4(raw[:, 4:]).view(np.int8), halves(raw, 0), halves(raw, 2)
+    return _q4(raw[:, 4:]).view(np.int8), _halves(raw, 0), _halves(raw, 2)
 
 
 def _unpack_q5_0(raw: np.ndarray) -> Unpacked:
     values = _q5(raw[:, 2:6], raw[:, 6:]).view(np.int8)
     values -= np.int8(16)
-    return values, halves(raw, 0), None
+    return values, _halves(raw, 0), None
 
 
 def _unpack_q5_1(raw: np.ndarray) -> Unpacked:
-    return _q5(raw[:, 4:8], raw[:, 8:]).view(np.int8), halves(raw, 0), halves(raw, 2)
+    return _q5(raw[:, 4:8], raw[:, 8:]).view(np.int8), _halves(raw, 0), _halves(raw, 2)
 
 
 def _unpack_q8_0(raw: np.ndarray) -> Unpacked:
-    return np.ascontiguousarray(raw[:, 2:]).view(np.int8), halves(raw, 0), None
+    return np.ascontiguousarray(raw[:, 2:]).view(np.int8), _halves(raw, 0), None
 
 
 def _q2(packed: np.ndarray) -> np.ndarray:
     """u8[N, 64] -> u8[N, 256], 0..3."""
-    return bit_fields(packed.reshape(-1, 2, 32), 2).reshape(-1, 256)
+    return _bit_fields(packed.reshape(-1, 2, 32), 2).reshape(-1, 256)
 
 
 def _unpack_q2_k(raw: np.ndarray) -> Unpacked:
     steps = raw[:, :16]
-    scales = (steps & 15) * halves(raw, 80)
-    offsets = (steps >> 4) * -halves(raw, 82)
+    scales = (steps & 15) * _halves(raw, 80)
+    offsets = (steps >> 4) * -_halves(raw, 82)
     return _q2(raw[:, 16:80]).view(np.int8), scales, offsets
 
 
 def _unpack_q3_k(raw: np.ndarray) -> Unpacked:
     values = _q2(raw[:, 32:96])
-    high = bit_fields(raw[:, :32], 1).reshape(-1, 256)
+    high = _bit_fields(raw[:, :32], 1).reshape(-1, 256)
     high <<= 2
     values |= high
     signed = values.view(np.int8)
     signed -= np.int8(4)  # a clear high bit means minus four
-    return signed, _q3_steps(raw[:, 96:108]) * halves(raw, 108), None
+    return signed, _q3_steps(raw[:, 96:108]) * _halves(raw, 108), None
 
 
 def _q3_steps(packed: np.ndarray) -> np.ndarray:
     """u8[N, 12] -> i8[N, 16]: six bits each, minus 32; the low four bits are stored first."""
-    steps = bit_fields(packed[:, :8], 4).reshape(-1, 4, 4)
+    steps = _bit_fields(packed[:, :8], 4).reshape(-1, 4, 4)
     for place in range(4):
         steps[:, place] |= (packed[:, 8:] >> (2 * place) & 3) << 4
     return steps.reshape(-1, 16).view(np.int8) - np.int8(32)
@@ -213,31 +367,31 @@ def _k_steps(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _k_scales(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the scales and offsets of Q4_K and Q5_K, f32[N, 8] each."""
     scales, offsets = _k_steps(raw[:, 4:16])
-    return scales * halves(raw, 0), offsets * -halves(raw, 2)
+    return scales * _halves(raw, 0), offsets * -_halves(raw, 2)
 
 
 def _unpack_q4_k(raw: np.ndarray) -> Unpacked:
-    values = bit_fields(raw[:, 16:].reshape(-1, 4, 32), 4)
+    values = _bit_fields(raw[:, 16:].reshape(-1, 4, 32), 4)
     return values.reshape(-1, 256).view(np.int8), *_k_scales(raw)
 
 
 def _unpack_q5_k(raw: np.ndarray) -> Unpacked:
-    values = bit_fields(raw[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 256)
-    high = bit_fields(raw[:, 16:48], 1).reshape(-1, 256)
+    values = _bit_fields(raw[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 256)
+    high = _bit_fields(raw[:, 16:48], 1).reshape(-1, 256)
     high <<= 4
     values |= high
     return values.view(np.int8), *_k_scales(raw)
 
 
 def _unpack_q6_k(raw: np.ndarray) -> Unpacked:
-    values = bit_fields(raw[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 256)
-    high = bit_fields(raw[:, 128:192].reshape(-1, 2, 32), 2).reshape(-1, 256)
+    values = _bit_fields(raw[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 256)
+    high = _bit_fields(raw[:, 128:192].reshape(-1, 2, 32), 2).reshape(-1, 256)
     high <<= 4
     values |= high
     signed = values.view(np.int8)
     signed -= np.int8(32)
     steps = np.ascontiguousarray(raw[:, 192:208]).view(np.int8)
-    return signed, steps * halves(raw, 208), None
+    return signed, steps * _halves(raw, 208), None
 
 
 def _kind(
@@ -250,7 +404,6 @@ def _kind(
     return BlockFormat(size, nbytes, packing, unpack, lowest)
 
 
-_Q = GGMLQuantizationType
 KINDS: Mapping[GGMLQuantizationType, BlockFormat] = MappingProxyType(
     {
         _Q.Q4_0: _kind(_Q.Q4_0, Packing("int4", 32, offset=False), _unpack_q4_0),
@@ -269,9 +422,6 @@ KINDS: Mapping[GGMLQuantizationType, BlockFormat] = MappingProxyType(
         _Q.TQ2_0: _kind(_Q.TQ2_0, Packing("int4", 256, offset=False), unpack_tq2_0),
         _Q.IQ4_NL: _kind(_Q.IQ4_NL, Packing("int8", 32, offset=False), unpack_iq4_nl),
         _Q.IQ4_XS: _kind(_Q.IQ4_XS, Packing("int8", 32, offset=False), unpack_iq4_xs),
-        **{
-            of: _kind(of, packing, unpack)
-            for of, (packing, unpack) in grid_kinds.GRID_KINDS.items()
-        },
+        **{of: _kind(of, packing, unpack) for of, (packing, unpack) in _GRID_KINDS.items()},
     }
 )

@@ -18,7 +18,6 @@ import numpy as np
 from model_server.checkpoints.gguf.architecture import Config
 from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
-from model_server.checkpoints.gguf.matrix import Matrix
 from model_server.checkpoints.gguf.parts import GgufParts, open_parts
 from model_server.checkpoints.gguf.projectors import PROJECTORS
 from model_server.checkpoints.gguf.projectors.projector import (
@@ -28,6 +27,7 @@ from model_server.checkpoints.gguf.projectors.projector import (
     GgufProjector,
     Undo,
 )
+from model_server.checkpoints.gguf.view import Matrix
 from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver

@@ -18,9 +18,14 @@ from msgspec.structs import replace
 
 from model_server.engine.limits import EngineLimits
 from model_server.engine.live_sequences import LiveSequences
-from model_server.engine.media.encode_batch import EncodeBatch, EncodedPart
-from model_server.engine.media.media_limits import MediaLimits
-from model_server.engine.media.media_span import MediaSpan, RowMedia, check_spans
+from model_server.engine.media import (
+    EncodeBatch,
+    EncodedPart,
+    MediaLimits,
+    MediaSpan,
+    RowMedia,
+    check_spans,
+)
 from model_server.engine.part import EnginePart
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Encode

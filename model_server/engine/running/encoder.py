@@ -8,9 +8,8 @@ from functools import partial
 import jax
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.media.encode_batch import EncoderInput, empty_input, pack_batch
-from model_server.engine.media.encoder_program import EncoderProgram, encode_name
-from model_server.engine.media.media_limits import BatchShape
+from model_server.engine.encoder_program import EncoderProgram, encode_name
+from model_server.engine.media import BatchShape, EncoderInput, empty_input, pack_batch
 from model_server.engine.running.compiled_steps import zeros
 from model_server.engine.running.ops import DONE, Encode, Op, Pending
 from model_server.engine.running.runner import ModelRunner

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.encode_batch import EncodeBatch
+from model_server.engine.media import EncodeBatch
 from model_server.engine.types import SlotMask, Step, StepResult
 
 Made = TypeVar("Made", covariant=True)

@@ -22,8 +22,7 @@ from model_server.loading.loaded_model import Report
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.audio.alignment import alignment_heads
 from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
-from model_server.models.audio.speech_rules import SpeechRow
-from model_server.models.audio.speech_tokens import read_speech_tokens
+from model_server.models.audio.speech_tokens import SpeechRow, read_speech_tokens
 from model_server.models.overrides import apply_overrides
 from model_server.models.registry import audio_class
 from model_server.sharing.audio.process import SoundForm

@@ -20,8 +20,7 @@ from model_server.loading.loaded_model import Report
 from model_server.models.audio import whisper
 from model_server.models.audio.alignment import Heads
 from model_server.models.audio.audio_recipe import AudioRecipe
-from model_server.models.audio.speech_rules import SpeechRow, advanced
-from model_server.models.audio.speech_tokens import SpeechTokens
+from model_server.models.audio.speech_tokens import SpeechRow, SpeechTokens, advanced
 from model_server.models.audio.whisper import WhisperCache
 from model_server.models.audio.whisper_weights import Tree, heads_axis
 from model_server.models.weights.sharding import Layout, bytes_per_device

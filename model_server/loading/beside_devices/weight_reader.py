@@ -26,8 +26,7 @@ from model_server.loading.checkpoint_opener import Openings
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.weights.axis_rules import AXES
-from model_server.models.weights.sharding import Layout
+from model_server.models.weights.sharding import AXES, Layout
 from model_server.models.weights.weight import Declaration, Leaf
 from sax.errors import CheckpointError, NotFound, PermissionDenied, Unavailable
 from sax.types import Progress

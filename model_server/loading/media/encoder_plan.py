@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from model_server.engine.media.media_limits import BatchShape, EncoderLimits, MediaLimits
+from model_server.engine.media import BatchShape, EncoderLimits, MediaLimits
 from model_server.models.media.media_recipe import MediaRecipe, names_of, text_only
 from model_server.models.media.tower_layer import QUERIES
 from model_server.models.recipe import Recipe

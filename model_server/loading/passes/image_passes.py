@@ -14,15 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.engine.media.encode_batch import (
+from model_server.engine.encoder_program import EncoderProgram
+from model_server.engine.media import (
+    BatchShape,
     EncodeBatch,
     EncodedPart,
     EncoderInput,
+    MediaLimits,
     empty_input,
     pack_batch,
 )
-from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.media.media_limits import BatchShape, MediaLimits
 from model_server.engine.running.compiled_steps import zeros
 from model_server.engine.step_program import everywhere
 from model_server.loading.batch_plan import compiled_all

@@ -29,7 +29,7 @@ from model_server.engine.limits import EngineLimits
 from model_server.engine.running.compiled_steps import Launched
 from model_server.engine.running.ops import DONE, Awaited, Choose, Op, Pending
 from model_server.engine.running.runner import ModelRunner
-from model_server.engine.sampling.sampler import TOP_LOGPROBS
+from model_server.engine.sampling import TOP_LOGPROBS
 from model_server.engine.step_functions import Computed, Outputs
 from model_server.engine.types import Step, StepResult
 from model_server.engine.worker import Worker

@@ -34,8 +34,7 @@ from model_server.models.vision.vision_recipe import (
     VisionRecipe,
     needed_of,
 )
-from model_server.models.weights.axis_rules import AXES
-from model_server.models.weights.sharding import Layout
+from model_server.models.weights.sharding import AXES, Layout
 from model_server.models.weights.weight import Declaration, leaf_shapes
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts

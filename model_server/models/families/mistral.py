@@ -1,7 +1,8 @@
 """Mistral: Llama with a sliding window in every layer, or in those that the config lists.
 
 Source: Jiang et al. 2023 (arXiv:2310.06825); names and config keys are those of Hugging Face's
-`MistralForCausalLM`. The vision encoder, if a checkpoint has one, is `media/pixtral/mistral3`.
+`MistralForCausalLM`. The vision encoder, if a checkpoint has one, is
+`media/pixtral_vision_encoder`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import rope_of
 from model_server.models.media.media_recipe import encoders
-from model_server.models.media.pixtral import mistral3
+from model_server.models.media.pixtral_vision_encoder import MISTRAL3_KEYS, mistral3_vision
 from model_server.models.recipe import Family, Recipe, serving
 
 KEYS = KnownKeys(
-    "mistral", (*DECODER, "layer_types", "sliding_window", *mistral3.KEYS), DECODER_OFF
+    "mistral", (*DECODER, "layer_types", "sliding_window", *MISTRAL3_KEYS), DECODER_OFF
 )
 _DEFAULTS = {"max_position_embeddings": 131072}
 # If config.json of a Mistral has no sliding_window: the first model's. Null means none, as does a
@@ -39,7 +40,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[replace(shape, window=window) for window in windows],
         rope=rope_of(keys.all, shape.head_dim),
     )
-    return replace(recipe, media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values)))
+    return replace(recipe, media=encoders(mistral3_vision(keys, recipe.embed, values)))
 
 
 FAMILY = Family(

@@ -17,9 +17,15 @@ from model_server.kernels.row_sums import mixed_streams, row_total
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.layers import Linear
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
-from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules, parse_rules
 from model_server.models.weights.quantization import Quantization, Scheme
-from model_server.models.weights.sharding import ONE_DEVICE, Layout, parse_mesh_shape
+from model_server.models.weights.sharding import (
+    DEFAULT_RULES,
+    ONE_DEVICE,
+    Layout,
+    Rules,
+    parse_mesh_shape,
+    parse_rules,
+)
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 

@@ -22,8 +22,11 @@ from model_server.models.layers.layers import LayerNorm, project, run_layer
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.pixels import Shades, patches_of, shades_of
-from model_server.models.media.pixtral.images import pixtral_recipe
-from model_server.models.media.pixtral.tower import PixtralConfig, PixtralTower
+from model_server.models.media.pixtral_vision_encoder import (
+    PixtralConfig,
+    PixtralTower,
+    pixtral_recipe,
+)
 from model_server.models.media.projector import PROJECTOR_KEYS, Projector
 from model_server.models.media.siglip import SiglipConfig, siglip_layer
 from model_server.models.media.vision_keys import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse, parsed
+from model_server.pathways.protocol import IfrtRequest, IfrtResponse, parsed
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.island import ArrayCopies, ArrayDelivery, Island
 from model_server.pathways.scheduling.answers import (

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from model_server.pathways import protocol as messages
 from model_server.pathways.http2.call import CallHandler, GrpcCall
 from model_server.pathways.http2.connection import OpenCall
-from model_server.pathways.protocol import messages
-from model_server.pathways.protocol.messages import parsed
+from model_server.pathways.protocol import parsed
 from model_server.pathways.proxy.client_session import HostBuffers
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.scheduling.answers import Buffer

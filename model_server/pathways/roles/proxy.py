@@ -16,7 +16,7 @@ from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.link import messages
 from model_server.pathways.link.connection import Connection, connect
 from model_server.pathways.link.safety import LinkSafety
-from model_server.pathways.protocol.messages import InitResponse
+from model_server.pathways.protocol import InitResponse
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.island import (
     Answered,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.protocol import IfrtResponse
 from model_server.pathways.scheduling.handles import DATA_LOSS, NOT_FOUND, Fault, IslandIncarnation
 from model_server.pathways.scheduling.summary import Summary, answered_handles
 

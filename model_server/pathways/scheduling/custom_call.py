@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from model_server.loading.beside_devices.weight_reading import READ_WEIGHTS
-from model_server.pathways.protocol.messages import CustomCallProgramProto
+from model_server.pathways.protocol import CustomCallProgramProto
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
 from sax.errors import InvalidRequest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from model_server.pathways.protocol.messages import XlaCompileOptionsProto
+from model_server.pathways.protocol import XlaCompileOptionsProto
 
 _BOOLEANS = {"true": True, "false": False}
 

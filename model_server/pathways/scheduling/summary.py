@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from model_server.pathways.protocol import messages
+from model_server.pathways import protocol as messages
 from model_server.pathways.scheduling.custom_call import call_of, is_call
 from sax.errors import InvalidRequest
 

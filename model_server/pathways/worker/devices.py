@@ -11,7 +11,7 @@ import jax
 from jaxlib._jax import Device
 
 from model_server.kernels.cpu import native
-from model_server.pathways.protocol.messages import InitResponse
+from model_server.pathways.protocol import InitResponse
 from model_server.pathways.worker.statuses import WrongRequest
 from sax.host import machine_memory
 

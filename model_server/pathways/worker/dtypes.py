@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from model_server.pathways.protocol.messages import DTypeProto
+from model_server.pathways.protocol import DTypeProto
 from model_server.pathways.worker.statuses import Refused
 
 # KIND_* of DTypeProto, numpy, MLIR.

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from model_server.pathways.protocol.messages import RESPONSES, IfrtResponse, StringArrayContents
+from model_server.pathways.protocol import RESPONSES, IfrtResponse, StringArrayContents
 from model_server.pathways.scheduling.answers import refused
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held, host_bytes

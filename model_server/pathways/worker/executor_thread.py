@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from model_server.pathways.protocol.messages import IfrtRequest
+from model_server.pathways.protocol import IfrtRequest
 from model_server.pathways.scheduling.answers import (
     NOBODY,
     Answered,

@@ -25,7 +25,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from model_server.kernels.cpu import native
-from model_server.pathways.protocol.messages import (
+from model_server.pathways.protocol import (
     CompiledMemoryStatsProto,
     HloModuleProto,
     XlaCompileOptionsProto,

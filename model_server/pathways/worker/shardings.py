@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxlib.xla_client import OpSharding
 
-from model_server.pathways.protocol import messages
-from model_server.pathways.protocol.messages import (
+from model_server.pathways import protocol as messages
+from model_server.pathways.protocol import (
     ConcreteEvenShardingProto,
     HloShardingProto,
     ShardingProto,

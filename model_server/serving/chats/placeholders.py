@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest
-from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.media import MediaSpan
 from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded import Loaded
 from model_server.text.control_tokens import MARK

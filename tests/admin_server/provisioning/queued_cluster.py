@@ -15,8 +15,7 @@ from admin_server.assignment.plan import CellActions, Outlook
 from admin_server.assignment.report import ModelReport
 from admin_server.assignment.seen import Seen, SeenServer
 from admin_server.ledger.state import CellState
-from admin_server.provisioning.cluster import JOBSET, ObjectKind
-from admin_server.provisioning.manifest import Body
+from admin_server.provisioning.cluster import JOBSET, Body, ObjectKind
 from admin_server.provisioning.present import OWNER_UID, WORKLOADS
 from sax.types import (
     JoinedServer,

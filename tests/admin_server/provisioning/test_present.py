@@ -18,8 +18,7 @@ from admin_server.events import CellEvents
 from admin_server.provisioning.cluster import JOBSET, ClusterTrouble, NotServed
 from admin_server.provisioning.present import QUEUE_NAME, WORKLOADS, look, read_queue
 from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
-from admin_server.provisioning.template_folder import TemplateFolder
-from admin_server.provisioning.templates import object_for
+from admin_server.provisioning.templates import TemplateFolder, object_for
 from sax.names import CellId
 from sax.types import ModelSpec
 from tests.admin_server.conftest import eventually

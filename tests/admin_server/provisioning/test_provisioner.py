@@ -26,7 +26,7 @@ from admin_server.ledger.state import CellState
 from admin_server.process import Running, running
 from admin_server.provisioning.kubernetes import connect
 from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
-from admin_server.provisioning.template_folder import TemplateFolder
+from admin_server.provisioning.templates import TemplateFolder
 from sax.errors import InvalidRequest
 from sax.names import CellId
 from sax.need import Need

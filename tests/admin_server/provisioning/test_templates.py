@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from admin_server.provisioning.decision import choose_template
 from admin_server.provisioning.object_names import cell_label, dns_label, object_name
-from admin_server.provisioning.template_folder import TemplateFolder
-from admin_server.provisioning.templates import Template, object_for, parse_template
+from admin_server.provisioning.templates import Template, TemplateFolder, object_for, parse_template
 from sax.errors import InvalidRequest
 from sax.names import CellId
 from sax.need import Need

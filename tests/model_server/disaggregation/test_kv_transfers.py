@@ -16,10 +16,9 @@ import pytest
 from msgspec.structs import replace as msgspec_replace
 
 from model_server.disaggregation.handed_pages import PageCount, PageNumbers
-from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.kv_transfers import KvTransfers, TransferServer
 from model_server.disaggregation.layer_set import block_sizes, layer_sets
 from model_server.disaggregation.movable_pages import PageCopies
-from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.limits import WindowLimits
 from model_server.kernels.pages import CacheShape, HeadShape, Pages, StateArray, allocate, overwrite
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from model_server.disaggregation.handed_pages import PageCount
-from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.kv_transfers import KvTransfers, TransferServer
 from model_server.disaggregation.layer_set import layer_sets
 from model_server.disaggregation.movable_pages import MovablePages
-from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.running.ops import DropPages, ExportPages, FetchPages, ImportPages
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.handoff_runner import HandoffRunner
-from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.kv_transfers import KvTransfers, TransferServer
 from model_server.disaggregation.layer_set import layer_sets
 from model_server.disaggregation.movable_pages import MovablePages
-from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.request import EngineRequest

@@ -33,7 +33,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.encode_batch import EncodeBatch, pack_batch
+from model_server.engine.media import EncodeBatch, pack_batch
 from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.running.ops import (
     DONE,

@@ -25,8 +25,7 @@ import numpy as np
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
 from model_server.engine.limits import EngineLimits, WindowLimits, check_limits
-from model_server.engine.media.media_limits import MediaLimits
-from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.media import MediaLimits, MediaSpan
 from model_server.engine.parts.beams import sampling_of
 from model_server.engine.registry import finish_of, new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate

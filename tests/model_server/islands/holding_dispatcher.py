@@ -8,7 +8,7 @@ from typing import Any
 
 from model_server.pathways.http2.call import GrpcCall
 from model_server.pathways.http2.connection import OpenCall
-from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
+from model_server.pathways.protocol import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.service import SERVICE, service_of

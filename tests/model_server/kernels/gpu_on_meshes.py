@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model_server.kernels.gpu.attention import GpuAttention, token_major_shapes, write_tokens
 from model_server.kernels.sequence_sharding import SequenceSharding
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.model_server.kernels.paged_cases import (
     Case,
     attend_compiled,

@@ -13,7 +13,7 @@ from model_server.kernels import xla
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.gpu.attention import GpuAttention
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 
 MESH = AbstractMesh((1, 1, 4), AXES)
 BF16, FLOAT8 = jnp.dtype("bfloat16"), jnp.dtype("float8_e4m3fn")

@@ -21,7 +21,7 @@ from model_server.kernels import reference
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 MIX = Mix(decodes=(5, 0, 33, 16), chunks=((3, 9),), blocks=2, block=8, table=3)

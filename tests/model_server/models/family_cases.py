@@ -26,8 +26,7 @@ from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules
-from model_server.models.weights.sharding import layout_of
+from model_server.models.weights.sharding import DEFAULT_RULES, Rules, layout_of
 from model_server.models.weights.weight import Blueprint
 from tests.golden.random_tensor import random_tensor
 

@@ -16,7 +16,7 @@ import numpy as np
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.running.ops import Op
-from model_server.engine.sampling.sampler import TOP_LOGPROBS
+from model_server.engine.sampling import TOP_LOGPROBS
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_functions import Outputs
 from model_server.engine.types import Step

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from model_server.pathways.protocol.messages import RESPONSES, IfrtResponse, InitResponse
+from model_server.pathways.protocol import RESPONSES, IfrtResponse, InitResponse
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.transfers import TransferPart
 

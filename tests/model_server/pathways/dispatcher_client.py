@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.protocol import IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from tests.model_server.pathways import requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from model_server.pathways.protocol import messages
+from model_server.pathways import protocol as messages
 
 
 def request(kind: str, op_id: int = 1, **fields: Any) -> Any:

@@ -38,7 +38,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     "model_server/engine/types.py": [
         ("    logit_bias: tuple[tuple[int, float], ...] = ()\n", "    top_a: float = 0.0\n")
     ],
-    "model_server/engine/sampling/drawing.py": [
+    "model_server/engine/sampling.py": [
         ("    seed: jax.Array  # u32[R, 2], high word first\n", "    top_a: jax.Array\n"),
         (
             "        (rows.top_k > 0, _keep_top_k, rows.top_k),\n",
@@ -63,7 +63,7 @@ import jax.numpy as jnp
 import numpy as np
 from http_gateway.openai.completions import CompletionRequest
 from model_server.engine.buckets import Bucket
-from model_server.engine.sampling.sampler import sample
+from model_server.engine.sampling import sample
 from model_server.engine.slot_state import unpack
 from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.step_arrays import StepArrays

@@ -16,7 +16,7 @@ from model_server.kernels import xla
 from model_server.kernels.gpu.attention import GpuAttention
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import allocate
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.model_server.kernels.paged_cases import Case, attend, batch_of, new_tokens
 from tests.tools.bench.table import Table
 

@@ -16,7 +16,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from model_server.plan.hlo.module import parse
 from model_server.plan.hlo.traffic import bytes_moved
 from model_server.plan.topology import topology_of

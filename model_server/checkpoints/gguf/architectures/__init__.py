@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
-from model_server.checkpoints.gguf.architectures import delta, experts, gemma_lending, glm, mamba
+from model_server.checkpoints.gguf.architectures import experts, glm, mamba
 from model_server.checkpoints.gguf.architectures.bert import BERT, MODERN_BERT
 from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2, DEEPSEEK32, GLM_DSA
 from model_server.checkpoints.gguf.architectures.experts import GPT_OSS
-from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3
+from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.layer_normed import (
     COHERE2,
@@ -27,23 +27,27 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     APERTUS,
     ARCEE,
     ERNIE4_5,
+    EXAONE4,
     GRANITE,
     GRANITE_SWA,
     HUNYUAN_DENSE,
     MISTRAL3,
+    OLMO2,
     PHI3,
     SEED_OSS,
     SMOLLM3,
 )
-from model_server.checkpoints.gguf.architectures.olmo2 import EXAONE4, OLMO2
 from model_server.checkpoints.gguf.architectures.qwen import (
     MELLUM,
     QWEN2,
     QWEN2VL,
     QWEN3,
     QWEN3MOE,
+    QWEN3NEXT,
     QWEN3VL,
     QWEN3VLMOE,
+    QWEN35,
+    QWEN35MOE,
 )
 
 _ALL = (
@@ -90,7 +94,10 @@ _ALL = (
     LFM2MOE,
     *glm.ALL,
     *mamba.ALL,
-    *delta.ALL,
-    *gemma_lending.ALL,
+    QWEN3NEXT,
+    QWEN35,
+    QWEN35MOE,
+    GEMMA4,
+    GEMMA3N,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

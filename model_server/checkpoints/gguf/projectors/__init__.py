@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from model_server.checkpoints.gguf.projectors.gemma import GEMMA3, GEMMA4_AUDIO, GEMMA4_VISION
+from model_server.checkpoints.gguf.projectors.audio import GEMMA4_AUDIO, QWEN2_AUDIO, VOXTRAL
+from model_server.checkpoints.gguf.projectors.kimi import KIMI_K25
 from model_server.checkpoints.gguf.projectors.projector import GgufProjector
-from model_server.checkpoints.gguf.projectors.qwen import EXAONE4_5, QWEN2_5_VL, QWEN2_VL, QWEN3_VL
-from model_server.checkpoints.gguf.projectors.rotary import KIMI_K25, LLAMA4, MISTRAL3, PIXTRAL
-from model_server.checkpoints.gguf.projectors.whisper import QWEN2_AUDIO, VOXTRAL
+from model_server.checkpoints.gguf.projectors.vision import (
+    EXAONE4_5,
+    GEMMA3,
+    GEMMA4_VISION,
+    LLAMA4,
+    MISTRAL3,
+    PIXTRAL,
+    QWEN2_5_VL,
+    QWEN2_VL,
+    QWEN3_VL,
+)
 
 PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
     {

@@ -80,6 +80,28 @@ def _with_ends(name: str, parts: tuple[str, ...], key: str) -> Iterator[Place]:
         yield Place(f"{name}.{end}", tuple(f"{part}.{end}" for part in parts), key)
 
 
+_ENDS = ("input_min", "input_max", "output_min", "output_max")
+
+
+def bounded(names: Mapping[str, str]) -> Parts:
+    """Return a layer's projections, by name in a folder, with the bounds that they may have."""
+    weights = {f"{name}.linear.weight": (f"{part}.weight",) for name, part in names.items()}
+    return {**weights, **_bounds(names)}
+
+
+def undone_bounds(names: Mapping[str, str]) -> dict[str, Undo]:
+    return dict.fromkeys(_bounds(names), _number)
+
+
+def _bounds(names: Mapping[str, str]) -> Parts:
+    return {f"{name}.{end}": (f"{part}.{end}",) for name, part in names.items() for end in _ENDS}
+
+
+def _number(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that a number became a list."""
+    return numbers.reshape(())
+
+
 def less_one(numbers: np.ndarray, sizes: Config) -> np.ndarray:
     """Undo that the converter added one to a norm's scale."""
     return numbers - np.float32(1)

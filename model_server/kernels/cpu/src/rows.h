@@ -13,10 +13,10 @@ SAX_INLINE int lanes_from(size_t i, size_t size) {
   return size - i < kLanes ? static_cast<int>(size - i) : kLanes;
 }
 
-// to = (x + y) / rms(x + y) * scale, and sums = x + y; y null: x alone, and sums is not written.
-static void rms_norm(const float* x, const float* y, size_t size, const Norm& norm, float* sums,
-                     float* to) {
-  F squares = set(0.0f);
+// Calls each(lanes) for x + y, which become `sums`, and returns them; y null: x alone, and sums is not
+// written.
+template <class Each>
+SAX_INLINE const float* added(const float* x, const float* y, size_t size, float* sums, Each&& each) {
   for (size_t i = 0; i < size; i += kLanes) {
     int count = lanes_from(i, size);
     F some = load_some(x + i, count);
@@ -24,9 +24,16 @@ static void rms_norm(const float* x, const float* y, size_t size, const Norm& no
       some = add(some, load_some(y + i, count));
       store_some(sums + i, some, count);
     }
-    squares = fma(some, some, squares);
+    each(some);
   }
-  const float* from = y ? sums : x;
+  return y ? sums : x;
+}
+
+// to = (x + y) / rms(x + y) * scale; x + y as above.
+static void rms_norm(const float* x, const float* y, size_t size, const Norm& norm, float* sums,
+                     float* to) {
+  F squares = set(0.0f);
+  const float* from = added(x, y, size, sums, [&](F some) { squares = fma(some, some, squares); });
   float mean = sum(squares) / static_cast<float>(size);
   F by = set(1.0f / __builtin_sqrtf(mean + norm.epsilon)), more = set(norm.more);
   for (size_t i = 0; i < size; i += kLanes) {
@@ -36,21 +43,11 @@ static void rms_norm(const float* x, const float* y, size_t size, const Norm& no
   }
 }
 
-// to = (x + y - mean) / deviation * scale + bias, and sums = x + y; y null: x alone, and sums is not
-// written; bias null: none.
+// to = (x + y - mean) / deviation * scale + bias, x + y likewise; bias null: none.
 static void layer_norm(const float* x, const float* y, size_t size, const float* scale,
                        const float* bias, float epsilon, float* sums, float* to) {
   F total = set(0.0f), squares = set(0.0f);
-  for (size_t i = 0; i < size; i += kLanes) {
-    int count = lanes_from(i, size);
-    F some = load_some(x + i, count);
-    if (y) {
-      some = add(some, load_some(y + i, count));
-      store_some(sums + i, some, count);
-    }
-    total = add(total, some);
-  }
-  const float* from = y ? sums : x;
+  const float* from = added(x, y, size, sums, [&](F some) { total = add(total, some); });
   F less = set(-sum(total) / static_cast<float>(size));
   for (size_t i = 0; i < size; i += kLanes) {
     int count = lanes_from(i, size);

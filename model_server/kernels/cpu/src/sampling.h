@@ -1,4 +1,4 @@
-// The choice of a token from one row of logits: engine/sampling/drawing.py and race.py say how, and
+// The choice of a token from one row of logits: engine/sampling.py says how, and
 // this computes the same.
 
 #pragma once

@@ -2,7 +2,7 @@
 
 Source: Mistral AI 2025, "Introducing Mistral 3", with the growth of Nakanishi 2025
 (arXiv:2501.19399); names and config keys are those of Hugging Face's `Ministral3ForCausalLM`. The
-vision encoder, if a checkpoint has one, is `media/pixtral/mistral3`.
+vision encoder, if a checkpoint has one, is `media/pixtral_vision_encoder`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from model_server.models.families.ropes import settings_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
 from model_server.models.media.media_recipe import encoders
-from model_server.models.media.pixtral import mistral3
+from model_server.models.media.pixtral_vision_encoder import MISTRAL3_KEYS, mistral3_vision
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
 
-KEYS = KnownKeys("ministral3", (*DECODER, "sliding_window", *mistral3.KEYS), DECODER_OFF)
+KEYS = KnownKeys("ministral3", (*DECODER, "sliding_window", *MISTRAL3_KEYS), DECODER_OFF)
 _ROPE = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
@@ -51,7 +51,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=_rope(keys, shape.head_dim),
     )
-    return replace(recipe, media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values)))
+    return replace(recipe, media=encoders(mistral3_vision(keys, recipe.embed, values)))
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:

@@ -1,7 +1,8 @@
 """Mistral Small 4: latent attention whose queries grow with their position, and experts.
 
 Source: Mistral AI 2026, "Mistral Small 4"; names and config keys are those of Hugging Face's
-`Mistral4ForCausalLM`. The part that sees, if a checkpoint has one, is `media/pixtral/mistral3`.
+`Mistral4ForCausalLM`. The part that sees, if a checkpoint has one, is
+`media/pixtral_vision_encoder`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count
 from model_server.models.media.media_recipe import encoders
-from model_server.models.media.pixtral import mistral3
+from model_server.models.media.pixtral_vision_encoder import MISTRAL3_KEYS, mistral3_vision
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
 
-KEYS = KnownKeys("mistral4", (*LATENT, *ROUTED, "rope_interleave", *mistral3.KEYS), LATENT_OFF)
+KEYS = KnownKeys("mistral4", (*LATENT, *ROUTED, "rope_interleave", *MISTRAL3_KEYS), LATENT_OFF)
 _DEFAULTS = {
     "first_k_dense_replace": 0,
     "kv_lora_rank": 256,
@@ -66,7 +67,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         routed_ffw(keys, _choice(keys), names=RoutedNames(bias=None, together=True)),
         rope=_rope(keys),
     )
-    return replace(recipe, media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values)))
+    return replace(recipe, media=encoders(mistral3_vision(keys, recipe.embed, values)))
 
 
 def _choice(keys: ConfigKeys) -> GroupedSoftmaxChoice:

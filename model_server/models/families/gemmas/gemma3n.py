@@ -45,8 +45,7 @@ from model_server.models.layers.layers import (
     project_finely,
     sum_in_order,
 )
-from model_server.models.layers.lending.lent_attention import KeysValues, LentAttention
-from model_server.models.layers.lending.per_layer import PerLayerGate
+from model_server.models.layers.lending import KeysValues, LentAttention, PerLayerGate
 from model_server.models.layers.rope import Rotary
 from model_server.models.media.gemma3n_vision_encoder import IMAGE_KEYS_3N, gemma3n_vision
 from model_server.models.media.gemma_sounds import SOUND_KEYS_3N, gemma3n_sounds

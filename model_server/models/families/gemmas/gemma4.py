@@ -35,8 +35,7 @@ from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.experts import Experts, ExpertSources
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import UnitNorm
-from model_server.models.layers.lending.lent_attention import KeysValues, LentAttention
-from model_server.models.layers.lending.per_layer import PerLayerGate
+from model_server.models.layers.lending import KeysValues, LentAttention, PerLayerGate
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import Router, Routes, SoftmaxChoice, checked_count
 from model_server.models.media.gemma4_vision_encoder import IMAGE_KEYS, gemma4_vision

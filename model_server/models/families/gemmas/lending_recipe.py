@@ -14,7 +14,7 @@ from model_server.models.families.gemma import activation_name, embedding_scale
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.layers import RmsNorm
-from model_server.models.layers.lending.per_layer import (
+from model_server.models.layers.lending import (
     FinalStream,
     LendingDecoder,
     PerLayerGate,

@@ -39,7 +39,7 @@ from model_server.models.layers.compressed_attention import (
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.experts import RoutedFeedForward
 from model_server.models.layers.layers import run_layer
-from model_server.models.layers.lending.per_layer import FinalStream
+from model_server.models.layers.lending import FinalStream
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import SCORINGS, HashedRouter, ScoredChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving

@@ -1,9 +1,9 @@
 """Mistral Large 4: chosen tokens, latents that layers lend to others, and learnt positions.
 
 Source: Mistral AI 2026, "Mistral Large 4"; config keys are those of Hugging Face's
-`MistralLarge4ForConditionalGeneration`, whose part that sees is `media/pixtral/mistral3`. Names are
-Mistral's own in files, and made the usual ones by `checkpoints/text_part`. Layers that draft
-(`mtp_dspark`) are skipped: the reference computes none.
+`MistralLarge4ForConditionalGeneration`, whose part that sees is `media/pixtral_vision_encoder`.
+Names are Mistral's own in files, and made the usual ones by `checkpoints/text_part`. Layers that
+draft (`mtp_dspark`) are skipped: the reference computes none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope, Rotary, rope_of
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count
 from model_server.models.media.media_recipe import encoders
-from model_server.models.media.pixtral import mistral3
+from model_server.models.media.pixtral_vision_encoder import MISTRAL3_KEYS, mistral3_vision
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.stage import Stage
@@ -215,7 +215,7 @@ KEYS = KnownKeys(
         *LATENT,
         *ROUTED,
         *SHARING,
-        *mistral3.KEYS,
+        *MISTRAL3_KEYS,
         "final_logit_softcapping",
         "index_head_dim",
         "index_n_heads",
@@ -300,7 +300,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         recipe,
         cache=cache,
         choosers=choosers_of(chooses),
-        media=encoders(mistral3.mistral3_vision(keys, recipe.embed, values, interleaved=True)),
+        media=encoders(mistral3_vision(keys, recipe.embed, values, interleaved=True)),
         own_head=None,
     )
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.limits import EngineLimits
-from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
-from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.media import EncoderLimits, MediaLimits, MediaSpan
 from model_server.engine.request import EngineRequest
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 

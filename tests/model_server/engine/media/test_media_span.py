@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from model_server.engine.media.media_span import check_spans, numbers_of, with_numbers
+from model_server.engine.media import check_spans, numbers_of, with_numbers
 from sax.errors import InvalidRequest
 from tests.model_server.engine.media.fake_images import MEDIA, image
 

@@ -14,10 +14,9 @@ import numpy as np
 from flax import nnx
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.encoder_program import EncoderProgram
 from model_server.engine.limits import EngineLimits, WindowLimits
-from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.media.media_limits import EncoderLimits, MediaLimits
-from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.media import EncoderLimits, MediaLimits, MediaSpan
 from model_server.engine.paging.window_pages import window_page_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.encoder import Encoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media import MediaLimits
 from model_server.engine.parts.adapters import AdapterColumns
 from model_server.engine.request import EngineRequest
 from model_server.engine.sequence import Sequence

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from model_server.engine.media.encode_batch import EncodeBatch, EncodedPart
+from model_server.engine.media import EncodeBatch, EncodedPart
 from model_server.engine.running.ops import (
     Awaited,
     Beginning,

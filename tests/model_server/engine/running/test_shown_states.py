@@ -16,7 +16,13 @@ from model_server.kernels import xla
 from model_server.kernels.whole import no_pages, whole_batch
 from model_server.loading.random_weights import random_weights
 from model_server.models.layers.whole_decoder import embedded
-from tests.model_server.engine.running.test_head_program import LIMITS, TABLES, TEXTS, VOCAB, target
+from tests.model_server.engine.running.test_draft_program import (
+    LIMITS,
+    TABLES,
+    TEXTS,
+    VOCAB,
+    target,
+)
 from tests.model_server.tiny import empty_pages
 
 READ = (2, 3, 4)

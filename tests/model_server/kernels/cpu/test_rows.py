@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.engine.sampling.drawing import RowSampling
-from model_server.engine.sampling.sampler import Sampled, sample
+from model_server.engine.sampling import RowSampling, Sampled, sample
 from model_server.kernels.cpu.rows import (
     CURVES,
     GATES,

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from model_server.kernels.gpu.attention import GpuAttention, token_major_shapes, write_tokens
 from model_server.kernels.paged import KernelRefusal
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.each_case import Failures
 from tests.model_server import gpu_compiler
 from tests.model_server.kernels.paged_cases import (

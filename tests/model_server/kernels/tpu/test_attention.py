@@ -23,7 +23,7 @@ from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.each_case import Failures
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 

@@ -22,7 +22,7 @@ from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
 from model_server.kernels.tpu.choosing import highest
 from model_server.kernels.tpu.pages import lanes
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 MESH = Mesh(np.asarray(jax.devices("cpu")[:1]).reshape(1, 1, 1), AXES)

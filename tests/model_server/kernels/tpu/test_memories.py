@@ -24,7 +24,7 @@ from model_server.kernels.states import (
 from model_server.kernels.tpu.attention import TpuAttention
 from model_server.models.layers.delta_net import delta_rule
 from model_server.models.layers.state_space import scan
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.model_server.kernels.test_states import PAGE, placed
 from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from model_server.engine.engine import Engine, SequenceUpdate
-from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.media import MediaSpan
 from model_server.engine.request import EngineRequest
 from model_server.engine.running.ops import Runner
 from model_server.engine.types import Sampling

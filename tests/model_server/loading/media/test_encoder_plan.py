@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from model_server.checkpoints.text_part import text_config
-from model_server.engine.media.encoder_program import EncoderProgram
-from model_server.engine.media.media_limits import BatchShape
+from model_server.engine.encoder_program import EncoderProgram
+from model_server.engine.media import BatchShape
 from model_server.engine.step_program import everywhere
 from model_server.loading.media.encoder_plan import (
     check_chunk,

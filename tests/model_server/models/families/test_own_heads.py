@@ -19,7 +19,7 @@ from model_server.checkpoints.checkpoint_view import view_of, without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
 from model_server.engine.buckets import Bucket
-from model_server.engine.running.head_program import HeadProgram
+from model_server.engine.running.draft_program import HeadProgram
 from model_server.kernels import xla
 from model_server.loading.draft_loading import with_own_head
 from model_server.loading.weights import mismatches, read_weights
@@ -31,7 +31,7 @@ from model_server.models.weights.weight import Blueprint, borrowed_weights, leaf
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 from tests.golden.random_tensor import random_tensor
-from tests.model_server.engine.running.test_head_program import LIMITS
+from tests.model_server.engine.running.test_draft_program import LIMITS
 from tests.model_server.models.family_cases import F32, checkpoint_of, config_of
 from tests.model_server.tiny import PAGE, empty_pages, one_prompt
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model_server.models.registry import make_recipe
-from model_server.models.weights.axis_rules import Rules, parse_rules
+from model_server.models.weights.sharding import Rules, parse_rules
 from sax.errors import InvalidRequest
 
 

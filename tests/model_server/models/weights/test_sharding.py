@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.models.weights.axis_rules import parse_rules
 from model_server.models.weights.sharding import (
     divided_rows,
     first_devices,
     layout_of,
     make_mesh,
+    parse_rules,
     split_heads,
 )
 from sax.errors import InvalidRequest, MemoryPlanError

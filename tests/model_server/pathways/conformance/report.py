@@ -22,7 +22,7 @@ import jax
 import msgspec
 
 from model_server.pathways.http2.server import GrpcServer
-from model_server.pathways.protocol.messages import REQUESTS, IfrtRequest
+from model_server.pathways.protocol import REQUESTS, IfrtRequest
 from model_server.pathways.proxy.service import agreed
 from model_server.pathways.roles.local import InProcessHost
 from model_server.pathways.worker.devices import IslandDevices

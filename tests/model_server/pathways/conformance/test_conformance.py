@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from model_server.pathways.protocol.messages import REQUESTS
+from model_server.pathways.protocol import REQUESTS
 from tests.model_server.pathways.conformance.page import PAGE, written
 from tests.model_server.pathways.conformance.record import (
     CARRIED_OUT,

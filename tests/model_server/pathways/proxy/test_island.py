@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.pathways.protocol.messages import IfrtResponse, InitResponse
+from model_server.pathways.protocol import IfrtResponse, InitResponse
 from model_server.pathways.proxy.island import (
     Answered,
     ArrayDelivery,

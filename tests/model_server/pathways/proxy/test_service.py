@@ -9,8 +9,8 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from model_server.pathways import protocol as messages
 from model_server.pathways.http2.server import GrpcServer
-from model_server.pathways.protocol import messages
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.service import (
     PROTOCOL,

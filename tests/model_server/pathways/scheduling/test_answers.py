@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from model_server.pathways.protocol.messages import IfrtResponse, InitResponse
+from model_server.pathways.protocol import IfrtResponse, InitResponse
 from model_server.pathways.scheduling.answers import Reply, described, merged
 
 

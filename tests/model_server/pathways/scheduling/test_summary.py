@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.pathways.protocol import messages
-from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse, Serialized
+from model_server.pathways import protocol as messages
+from model_server.pathways.protocol import IfrtRequest, IfrtResponse, Serialized
 from model_server.pathways.scheduling.summary import TABLE, How, answered_handles, summarise
 from sax.errors import InvalidRequest
 from tests.model_server.pathways import requests

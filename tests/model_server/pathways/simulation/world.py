@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
+from model_server.pathways.protocol import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.island import (

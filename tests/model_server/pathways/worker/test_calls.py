@@ -14,7 +14,7 @@ from jax.sharding import SingleDeviceSharding
 from model_server.loading.beside_devices.weight_reading import ENCODER, READ_WEIGHTS, WeightReading
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Leaf
-from model_server.pathways.protocol import messages
+from model_server.pathways import protocol as messages
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.executor import Executor

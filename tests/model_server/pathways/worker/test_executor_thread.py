@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.protocol import IfrtResponse
 from model_server.pathways.proxy.island import IslandRequest
 from model_server.pathways.scheduling.answers import Reply
 from model_server.pathways.worker.executor_thread import ExecutorThread

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh
 
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import AXES
 from tests.model_server.models.family_cases import golden_of, load
 from tests.model_server.models.in_steps import InSteps
 

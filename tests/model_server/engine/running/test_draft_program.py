@@ -11,8 +11,7 @@ import numpy as np
 from model_server.engine.buckets import Bucket
 from model_server.engine.column_layout import ColumnLayout
 from model_server.engine.limits import EngineLimits
-from model_server.engine.running.draft_program import DraftLayout
-from model_server.engine.running.head_program import HeadProgram
+from model_server.engine.running.draft_program import DraftLayout, HeadProgram
 from model_server.engine.running.ops import Beginning
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.types import PageGrant, Row, Step

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.gguf.header import read_header
 from model_server.checkpoints.gguf.kinds import KINDS
-from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
+from model_server.checkpoints.gguf.view import PLAIN, Matrix
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
 from tests.each_case import each_case

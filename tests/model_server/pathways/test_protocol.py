@@ -3,8 +3,8 @@ from __future__ import annotations
 from google.protobuf import any_pb2, struct_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from model_server.pathways.protocol import messages
-from model_server.pathways.protocol.messages import REQUESTS, RESPONSES, descriptors
+from model_server.pathways import protocol as messages
+from model_server.pathways.protocol import REQUESTS, RESPONSES, descriptors
 
 
 def a_file(name: str) -> bytes:

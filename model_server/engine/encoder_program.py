@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from model_server.engine.compiling import options_for
-from model_server.engine.media.media_limits import BatchShape, MediaLimits
+from model_server.engine.media import BatchShape, MediaLimits
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.weight import Blueprint
 

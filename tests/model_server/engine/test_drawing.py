@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from model_server.engine.sampling import drawing
-from model_server.engine.sampling.drawing import RowSampling, draw, race
+from model_server.engine import sampling
+from model_server.engine.sampling import RowSampling, draw, race
 from tests.model_server.examples import examples
 
 VOCAB = 2 * 32 * 128 + 37  # larger than what candidates are taken from, and not a whole block
@@ -88,7 +88,7 @@ def test_a_draw_is_the_race_of_what_a_sort_keeps(
 
 
 def test_few_tokens_are_enough_where_the_limits_drop_one_as_likely_as_those_left_out() -> None:
-    few = jax.jit(drawing._drawn_from_few)
+    few = jax.jit(sampling._drawn_from_few)
     cases: list[tuple[float, dict[str, Any], bool]] = [
         (6.0, {"top_k": 40}, True),
         (6.0, {"min_p": 0.1}, True),

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from model_server.engine.sampling import sampler
-from model_server.engine.sampling.drawing import RowSampling
+from model_server.engine import sampling
+from model_server.engine.sampling import RowSampling
 from model_server.kernels.cpu import native
 from tests.model_server.examples import examples
 
 VOCAB = 300
 BATCHES = (64, 5000, 20_000)  # one program each, whatever is drawn
-SAMPLERS = {native: jax.jit(partial(sampler.sample, native=native)) for native in (False, True)}
+SAMPLERS = {native: jax.jit(partial(sampling.sample, native=native)) for native in (False, True)}
 
 
 @pytest.fixture(autouse=True, params=SAMPLERS, ids=["XLA", "native"])
@@ -32,10 +32,10 @@ def _sampler(request: pytest.FixtureRequest) -> Iterator[None]:
     _in_use.clear()
 
 
-_in_use: list[Callable[..., sampler.Sampled]] = []
+_in_use: list[Callable[..., sampling.Sampled]] = []
 
 
-def sample(*arguments: Any) -> sampler.Sampled:
+def sample(*arguments: Any) -> sampling.Sampled:
     return _in_use[0](*arguments)
 
 

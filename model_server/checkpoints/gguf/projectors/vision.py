@@ -1,0 +1,398 @@
+"""Encoders of pictures: Pixtral's, Llama 4's, Qwen-VL's, and those of Gemma 3 and 4."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf.architecture import Config
+from model_server.checkpoints.gguf.facts import Facts
+from model_server.checkpoints.gguf.projectors.projector import (
+    FRAMES,
+    GgufProjector,
+    bounded,
+    less_one,
+    rotated,
+    undone_bounds,
+)
+from sax.errors import CheckpointError
+
+# --- Pixtral, of Mistral 3 and Pixtral 12B
+
+_MERGER = "mm.patch_merger.weight"
+
+
+def _pixtral(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in sizes.items() if key != "layer_norm_eps"}
+    return {
+        **kept,
+        "head_dim": sizes["hidden_size"] // sizes["num_attention_heads"],
+        "hidden_act": "silu" if facts.flag("use_silu", False) else "gelu",
+        "model_type": "pixtral",
+        "rope_theta": facts.number("rope.freq_base", 10000.0),
+    }
+
+
+def _mistral3_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "spatial_merge_size": facts.whole("vision.spatial_merge_size", 2),
+        "multimodal_projector_bias": facts.has("mm.1.bias"),
+        "vision_feature_layer": -1,
+    }
+
+
+def _llava_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "multimodal_projector_bias": facts.has("mm.1.bias"),
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    }
+
+
+MISTRAL3 = GgufProjector(
+    texts={"llama": "mistral", "mistral": "mistral", "ministral3": "ministral3"},
+    fits=lambda facts: facts.has(_MERGER),
+    token="[IMG]",
+    tensors={
+        "vision_tower.patch_conv": ("v.patch_embd",),
+        "vision_tower.ln_pre": ("v.pre_ln",),
+        "multi_modal_projector.norm": ("mm.input_norm",),
+        "multi_modal_projector.patch_merger.merging_layer": ("mm.patch_merger",),
+        "multi_modal_projector.linear_1": ("mm.1",),
+        "multi_modal_projector.linear_2": ("mm.2",),
+    },
+    layers="vision_tower.transformer.layers",
+    layer_tensors={
+        "attention_norm": ("ln1",),
+        "ffn_norm": ("ln2",),
+        "attention.q_proj": ("attn_q",),
+        "attention.k_proj": ("attn_k",),
+        "attention.v_proj": ("attn_v",),
+        "attention.o_proj": ("attn_out",),
+        "feed_forward.gate_proj": ("ffn_gate",),
+        "feed_forward.up_proj": ("ffn_up",),
+        "feed_forward.down_proj": ("ffn_down",),
+    },
+    encoder=_pixtral,
+    outer=_mistral3_outer,
+    undone={"attention.q_proj": rotated, "attention.k_proj": rotated},
+    ignored=("v.token_embd.img_break",),
+)
+PIXTRAL = replace(
+    MISTRAL3,
+    texts={"llama": "llava", "mistral": "llava"},
+    around=True,
+    fits=lambda facts: not facts.has(_MERGER),
+    outer=_llava_outer,
+)
+
+# --- Llama 4
+
+_ADAPTER = ("mm.model.mlp.1", "mm.model.mlp.2")
+
+
+def _llama4(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    inner, out = (facts.rows(f"{name}.weight") for name in _ADAPTER)
+    return {
+        "hidden_size": sizes["hidden_size"],
+        "image_size": sizes["image_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "num_attention_heads": sizes["num_attention_heads"],
+        "num_hidden_layers": sizes["num_hidden_layers"],
+        "patch_size": sizes["patch_size"],
+        "pixel_shuffle_ratio": 1 / facts.whole("vision.projector.scale_factor", 2),
+        "projector_input_dim": inner,
+        "projector_output_dim": out,
+        "vision_output_dim": out,
+    }
+
+
+LLAMA4 = GgufProjector(
+    texts={"llama4_text": "llama4_text"},
+    token="<|patch|>",
+    tensors={
+        "multi_modal_projector.linear_1": ("mm.model.fc",),
+        "vision_model.layernorm_pre": ("v.pre_ln",),
+        "vision_model.layernorm_post": ("v.post_ln",),
+        "vision_model.patch_embedding.linear": ("v.patch_embd",),
+        "vision_model.vision_adapter.mlp.fc1": (_ADAPTER[0],),
+        "vision_model.vision_adapter.mlp.fc2": (_ADAPTER[1],),
+    },
+    whole={
+        "vision_model.class_embedding": ("v.class_embd",),
+        "vision_model.positional_embedding_vlm": ("v.position_embd.weight",),
+    },
+    layers="vision_model.model.layers",
+    layer_tensors={
+        "input_layernorm": ("ln1",),
+        "post_attention_layernorm": ("attn_post_norm",),
+        "self_attn.q_proj": ("attn_q",),
+        "self_attn.k_proj": ("attn_k",),
+        "self_attn.v_proj": ("attn_v",),
+        "self_attn.o_proj": ("attn_out",),
+        "mlp.fc1": ("ffn_up",),
+        "mlp.fc2": ("ffn_down",),
+    },
+    encoder=_llama4,
+)
+
+# --- Qwen-VL
+
+
+def _qwen(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys that all of Qwen's towers have."""
+    facts.get("vision.image_size")  # of the pictures that llama.cpp tries out
+    return {
+        "depth": sizes["num_hidden_layers"],
+        "num_heads": sizes["num_attention_heads"],
+        "patch_size": sizes["patch_size"],
+        "spatial_merge_size": facts.whole("vision.spatial_merge_size", 2),
+        "temporal_patch_size": 2,
+    }
+
+
+def _qwen2(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **_qwen(facts, sizes),
+        "embed_dim": sizes["hidden_size"],
+        "hidden_size": facts.whole("vision.projection_dim"),
+        "mlp_ratio": sizes["intermediate_size"] / sizes["hidden_size"],
+        "hidden_act": "quick_gelu",
+    }
+
+
+def _qwen2_5(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Every n-th layer sees all patches; windows are as published, for there is no key."""
+    period = facts.whole("vision.n_wa_pattern")
+    return {
+        **_qwen(facts, sizes),
+        "hidden_size": sizes["hidden_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "out_hidden_size": facts.whole("vision.projection_dim"),
+        "fullatt_block_indexes": list(range(period - 1, sizes["num_hidden_layers"], period)),
+        "window_size": 8 * sizes["patch_size"],
+        "hidden_act": "silu",
+    }
+
+
+def _exaone4_5(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    facts.get("use_silu")
+    heads = sizes["num_attention_heads"]
+    return {
+        **_qwen2_5(facts, sizes),
+        "num_key_value_heads": facts.whole("vision.attention.head_count_kv", heads),
+        "window_size": facts.whole("vision.window_size"),
+    }
+
+
+def _qwen3(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    layers = sizes["num_hidden_layers"]
+    deep = facts.listed("vision.is_deepstack_layers", layers, [False] * layers)
+    return {
+        **_qwen(facts, sizes),
+        "hidden_size": sizes["hidden_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "out_hidden_size": facts.whole("vision.projection_dim"),
+        "num_position_embeddings": facts.rows("v.position_embd.weight"),
+        "deepstack_visual_indexes": [at for at, is_deep in enumerate(deep) if is_deep],
+        "hidden_act": "gelu_pytorch_tanh",
+    }
+
+
+def _deep(vision: Config) -> dict[str, tuple[str, ...]]:
+    return {
+        f"visual.deepstack_merger_list.{index}.{name}": (f"v.deepstack.{layer}.{part}",)
+        for index, layer in enumerate(vision["deepstack_visual_indexes"])
+        for name, part in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
+    }
+
+
+_LAYER = {
+    "norm1": ("ln1",),
+    "norm2": ("ln2",),
+    "attn.proj": ("attn_out",),
+    "attn.qkv": ("attn_q", "attn_k", "attn_v"),
+}
+_FRAMES = {
+    "visual.patch_embed.proj.weight": FRAMES,
+    "visual.patch_embed.proj.bias": ("v.patch_embd.bias",),
+}
+_QWEN2_TENSORS = {
+    "visual.merger.ln_q": ("v.post_ln",),
+    "visual.merger.mlp.0": ("mm.0",),
+    "visual.merger.mlp.2": ("mm.2",),
+}
+_IMAGE_PAD = "<|image_pad|>"
+_QWEN3_TEXTS = ("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_5_text", "qwen3_5_moe_text")
+
+QWEN2_VL = GgufProjector(
+    texts={"qwen2_5_vl_text": "qwen2_vl_text"},
+    token=_IMAGE_PAD,
+    tensors=_QWEN2_TENSORS,
+    whole=_FRAMES,
+    layers="visual.blocks",
+    layer_tensors={**_LAYER, "mlp.fc1": ("ffn_up",), "mlp.fc2": ("ffn_down",)},
+    encoder=_qwen2,
+)
+QWEN2_5_VL = GgufProjector(
+    texts={"qwen2_5_vl_text": "qwen2_5_vl_text"},
+    token=_IMAGE_PAD,
+    tensors=_QWEN2_TENSORS,
+    whole=_FRAMES,
+    layers="visual.blocks",
+    layer_tensors={
+        **_LAYER,
+        "mlp.gate_proj": ("ffn_gate",),
+        "mlp.up_proj": ("ffn_up",),
+        "mlp.down_proj": ("ffn_down",),
+    },
+    encoder=_qwen2_5,
+)
+EXAONE4_5 = replace(
+    QWEN2_5_VL,
+    texts={"exaone4": "exaone4_5_text"},
+    layer_tensors={**QWEN2_5_VL.layer_tensors, "attn.qkv": ("attn_qkv",)},
+    encoder=_exaone4_5,
+)
+QWEN3_VL = GgufProjector(
+    texts={name: name for name in _QWEN3_TEXTS},
+    token=_IMAGE_PAD,
+    tensors={
+        "visual.pos_embed": ("v.position_embd",),
+        "visual.merger.norm": ("v.post_ln",),
+        "visual.merger.linear_fc1": ("mm.0",),
+        "visual.merger.linear_fc2": ("mm.2",),
+    },
+    whole=_FRAMES,
+    layers="visual.blocks",
+    layer_tensors={
+        **_LAYER,
+        "attn.qkv": ("attn_qkv",),
+        "mlp.linear_fc1": ("ffn_up",),
+        "mlp.linear_fc2": ("ffn_down",),
+    },
+    encoder=_qwen3,
+    more=_deep,
+)
+
+# --- Gemma 3
+
+
+def _gemma3_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
+    side = vision["image_size"] // vision["patch_size"]
+    scale = facts.whole("vision.projector.scale_factor", 4)
+    return {"mm_tokens_per_image": (side // scale) ** 2}
+
+
+GEMMA3 = GgufProjector(
+    texts={"gemma3_text": "gemma3_text"},
+    token="<image_soft_token>",
+    tensors={
+        "vision_tower.embeddings.patch_embedding": ("v.patch_embd",),
+        "vision_tower.embeddings.position_embedding": ("v.position_embd",),
+        "vision_tower.post_layernorm": ("v.post_ln",),
+        "multi_modal_projector.mm_soft_emb_norm": ("mm.soft_emb_norm",),
+    },
+    whole={
+        "multi_modal_projector.mm_input_projection_weight": ("mm.input_projection.weight",),
+    },
+    layers="vision_tower.encoder.layers",
+    layer_tensors={
+        "layer_norm1": ("ln1",),
+        "layer_norm2": ("ln2",),
+        "self_attn.q_proj": ("attn_q",),
+        "self_attn.k_proj": ("attn_k",),
+        "self_attn.v_proj": ("attn_v",),
+        "self_attn.out_proj": ("attn_out",),
+        "mlp.fc1": ("ffn_up",),
+        "mlp.fc2": ("ffn_down",),
+    },
+    encoder=lambda facts, sizes: sizes | {"hidden_act": "gelu_pytorch_tanh"},
+    outer=_gemma3_outer,
+    undone={"multi_modal_projector.mm_soft_emb_norm": less_one},
+)
+
+# --- Gemma 4
+
+_CAUSAL = (1536, 2560)  # widths of the published text models whose pictures' tokens look back only
+
+
+def _flat_patches(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Maps [D, colours, rows, columns] to [D, rows * columns * colours]."""
+    return np.moveaxis(numbers, 1, 3).reshape(len(numbers), -1)
+
+
+def _head_dim(facts: Facts, name: str) -> int:
+    found = facts.tensors.get(name)
+    if found is None or len(found.shape) != 1:
+        raise CheckpointError(f"it has no {name}, or one that is not a vector")
+    return found.shape[0]
+
+
+def _gemma4v(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Squares of 3 x 3 patches and the base of positions are the published models': no key."""
+    facts.get("vision.image_size")  # no size of any image
+    table = facts.tensors.get("v.position_embd.weight")
+    if table is None or len(table.shape) != 3:
+        raise CheckpointError("it has no v.position_embd.weight of rows and columns")
+    size = _head_dim(facts, "v.blk.0.attn_q_norm.weight")
+    return {
+        "head_dim": size,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": sizes["hidden_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "num_attention_heads": sizes["num_attention_heads"],
+        "num_hidden_layers": sizes["num_hidden_layers"],
+        "num_key_value_heads": facts.rows("v.blk.0.attn_k.weight") // size,
+        "patch_size": sizes["patch_size"],
+        "pooling_kernel_size": facts.whole("vision.projector.scale_factor", 3),
+        "position_embedding_size": table.shape[1],
+        "rms_norm_eps": sizes["layer_norm_eps"],
+        "rope_theta": 100.0,
+        "standardize": facts.has("v.std_bias"),
+        "use_clipped_linears": facts.has("v.blk.0.attn_q.input_min"),
+    }
+
+
+def _gemma4_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
+    """Tell by the width whether the tokens of an image see each other, as llama.cpp does."""
+    looks_back = facts.whole("vision.projection_dim") in _CAUSAL
+    return {"use_bidirectional_attention": None if looks_back else "vision"}
+
+
+_SEEN = {
+    **{f"self_attn.{part}": f"attn_{part[0]}" for part in ("q_proj", "k_proj", "v_proj")},
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+GEMMA4_VISION = GgufProjector(
+    texts={"gemma4_text": "gemma4_text"},
+    token="<|image|>",
+    whole={
+        "embed_vision.embedding_projection.weight": ("mm.input_projection.weight",),
+        "vision_tower.patch_embedder.input_proj.weight": ("v.patch_embd.weight",),
+        "vision_tower.patch_embedder.position_embedding_table": ("v.position_embd.weight",),
+        "vision_tower.std_bias": ("v.std_bias",),
+        "vision_tower.std_scale": ("v.std_scale",),
+    },
+    layers="vision_tower.encoder.layers",
+    layer_tensors={
+        "input_layernorm": ("ln1",),
+        "post_attention_layernorm": ("attn_post_norm",),
+        "pre_feedforward_layernorm": ("ln2",),
+        "post_feedforward_layernorm": ("ffn_post_norm",),
+        "self_attn.q_norm": ("attn_q_norm",),
+        "self_attn.k_norm": ("attn_k_norm",),
+    },
+    layer_whole=bounded(_SEEN),
+    encoder=_gemma4v,
+    outer=_gemma4_outer,
+    undone={
+        "vision_tower.patch_embedder.input_proj.weight": _flat_patches,
+        **undone_bounds(_SEEN),
+    },
+)
