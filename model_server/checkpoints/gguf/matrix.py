@@ -29,6 +29,9 @@ PLAIN: dict[GGMLQuantizationType, np.dtype[Any]] = {
     GGMLQuantizationType.F16: np.dtype(np.float16),
     GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
 }
+# Tables; a weight is never stored so.
+WHOLE: dict[GGMLQuantizationType, np.dtype[Any]] = {GGMLQuantizationType.I32: np.dtype(np.int32)}
+_STORED = PLAIN | WHOLE
 _BAND = 256 * 1024  # numbers; as float32 they fill a core's L2 cache
 _ALONE = 16 * _BAND  # smaller reads use a single thread
 _SKIPPED_ROWS = 2  # reading this many unwanted rows costs less than another read
@@ -55,7 +58,7 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
+        return _STORED.get(self.tensor.kind, np.dtype(np.float32))
 
     def read(
         self, rows: np.ndarray | slice, columns: slice, out: np.ndarray | None = None
@@ -68,7 +71,7 @@ class Matrix:
             out = aligned_empty((_count(rows), columns.stop - columns.start), self.dtype)
         if not out.size:
             return out
-        if self.tensor.kind in PLAIN:
+        if self.tensor.kind in _STORED:
             return self._read_plain(rows, columns, out)
         kind = KINDS[self.tensor.kind]
         blocks = slice(columns.start // kind.size, -(-columns.stop // kind.size))

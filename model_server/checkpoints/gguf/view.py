@@ -47,15 +47,20 @@ class StoredView:
     place: TensorPlace
     order: np.ndarray | None  # i64[rows]: the row in the file for each row here
     columns: np.ndarray | None = None  # i64[columns], likewise
+    times: float = 1.0  # what every number in the file was multiplied by
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        changed = self.place.plus or self.place.decay
+        changed = self.place.plus or self.place.decay or self.place.whole or self.times != 1.0
         return np.dtype(np.float32) if changed else self.matrix.dtype
 
     def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         if self.place.plus:
             return deliver(self._read(region, None) - np.float32(self.place.plus), out)
+        if self.place.whole:
+            return deliver(self._read(region, None).astype(np.float32), out)
+        if self.times != 1.0:
+            return deliver(self._read(region, None) / np.float32(self.times), out)
         if self.place.decay:
             return deliver(np.log(-self._read(region, None)), out)
         if self.columns is not None:
@@ -66,6 +71,9 @@ class StoredView:
     def _read(self, region: Region, out: np.ndarray | None) -> np.ndarray:
         if len(self.shape) == 1:
             return deliver(self._vector(region[0]), out)
+        if self.place.wrapped:
+            whole = self._vector(slice(0, self.matrix.columns)).reshape(self.shape)
+            return deliver(whole[region], out)
         if len(self.shape) == 3:
             rows, one, columns = region
             filters = self.matrix.read(self._file_rows(rows), columns)
