@@ -90,10 +90,14 @@ class TensorPlace:
     order: Permutation | None = None
     columns: Permutation | None = None
     transposed: bool = False  # [in, out] here, [out, in] in the file
-    filters: bool = False  # one per row: [D, 1, K] here, [D, K] in the file
+    # One per row: [D, 1, K] here, [D, K] or [1, D, 1, K] in the file
+    filters: bool = False
     flat: bool = False  # a vector here, whatever its shape in the file
+    wrapped: bool = False  # a vector [H] in the file's order, here [1, 1, H, 1]
     plus: float = 0.0  # the converter added this to every value
+    times: Callable[[Config, int], float] | None = None  # of a layer: multiplied every value by it
     decay: bool = False  # the file holds -exp(x) for every value x
+    whole: bool = False  # whole numbers, in the file I32 and here f32
     bare: bool = False  # the name in the file has neither .weight nor .bias
     # Says which layers must have the tensor; called with layer 0 for tensors outside the layers.
     needed: Callable[[Config, int], bool] = lambda config, layer: True
@@ -159,6 +163,8 @@ class GgufArchitecture:
     ignored: tuple[str, ...] = ()  # metadata of this family that changes nothing
     spare_layers: bool = False  # checkpoints may have extra layers used only in training
     split_kv_b: bool = False  # attn_kv_b may be stored as two tensors, attn_k_b and attn_v_b
+    # A layer's heads and latent, by the keys of config.json, which those two are cut by.
+    latent_sizes: Callable[[Config, int], Config] = lambda config, layer: config
 
     def from_gguf(self, gguf_name: str) -> Named | None:
         """Look up a GGUF name; None if the family has no such tensor."""

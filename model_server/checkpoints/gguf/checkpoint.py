@@ -25,6 +25,7 @@ from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
 from model_server.checkpoints.gguf.view import (
     PLAIN,
+    WHOLE,
     GgufView,
     ListedView,
     Matrix,
@@ -173,7 +174,7 @@ def views_of(
     header: GgufHeader, architecture: GgufArchitecture, config: Config
 ) -> dict[str, GgufView]:
     """Return views by Hugging Face name, in file order."""
-    _check_kinds(header)
+    _check_kinds(header, architecture)
     layers = config[architecture.layer_count]
     spare = range(layers, layers + drafting_layers(header, architecture))
     tensors = {
@@ -188,7 +189,8 @@ def views_of(
     for name, tensor in tensors.items():
         views |= _stored(tensor, named[name], config)
     for name, parts in split.items():
-        views[named[name].hf_name] = _split(name, parts, config)
+        sizes = architecture.latent_sizes(config, _block(name) or 0)
+        views[named[name].hf_name] = _split(name, parts, sizes)
     return views | _listed(header, architecture, layers)
 
 
@@ -204,10 +206,12 @@ def _listed(header: GgufHeader, architecture: GgufArchitecture, layers: int) -> 
     return views
 
 
-def _check_kinds(header: GgufHeader) -> None:
+def _check_kinds(header: GgufHeader, architecture: GgufArchitecture) -> None:
     for tensor in header.tensors.values():
-        if tensor.kind not in PLAIN and tensor.kind not in KINDS:
-            known = ", ".join(kind.name for kind in (*PLAIN, *KINDS))
+        named = architecture.from_gguf(tensor.name)
+        wanted = WHOLE if named and named.place.whole else (*PLAIN, *KINDS)
+        if tensor.kind not in wanted:
+            known = ", ".join(kind.name for kind in wanted)
             raise CheckpointError(
                 f"tensor {tensor.name} is stored as {tensor.kind.name}; supported are {known}"
             )
@@ -261,8 +265,10 @@ def _joined(
 
 def _stored(tensor: GgufTensor, named: Named, config: Config) -> dict[str, StoredView]:
     place, shape = named.place, tensor.shape
-    if place.flat:
+    if place.flat or place.wrapped:
         shape = (math.prod(shape),)
+    if place.filters and len(shape) == 4 and shape[0] == shape[2] == 1:
+        shape = (shape[1], shape[3])
     if len(shape) > (3 if place.experts else 2) or (place.experts and len(shape) < 2):
         raise CheckpointError(f"tensor {tensor.name} has the shape {list(shape)}")
     if not place.experts:
@@ -290,10 +296,13 @@ def _view(matrix: Matrix, shape: tuple[int, ...], named: Named, config: Config) 
         shape = shape[::-1]
     if place.filters and len(shape) == 2:
         shape = (shape[0], 1, shape[1])
+    if place.wrapped:
+        shape = (1, 1, *shape, 1)
     columns = None
     if place.columns is not None:
         columns = place.columns.for_tensor(shape[-1], config, matrix.tensor.name)
-    return StoredView(matrix, shape, place, order, columns)
+    times = place.times(config, _block(named.gguf_name) or 0) if place.times else 1.0
+    return StoredView(matrix, shape, place, order, columns, times)
 
 
 # --- attn_kv_b as two tensors -------------------------------------------------------------------
@@ -310,11 +319,11 @@ def _take_split(tensors: dict[str, GgufTensor]) -> dict[str, _Parts]:
     return split
 
 
-def _split(name: str, parts: _Parts, config: Config) -> SplitView:
-    heads, latent = config["num_attention_heads"], config["kv_lora_rank"]
+def _split(name: str, parts: _Parts, sizes: Config) -> SplitView:
+    heads, latent = sizes["num_attention_heads"], sizes["kv_lora_rank"]
     wanted = {
-        "k": (heads, latent, config["qk_nope_head_dim"]),
-        "v": (heads, config["v_head_dim"], latent),
+        "k": (heads, latent, sizes["qk_nope_head_dim"]),
+        "v": (heads, sizes["v_head_dim"], latent),
     }
     for part, shape in wanted.items():
         tensor = parts.get(part)

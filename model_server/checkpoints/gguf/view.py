@@ -32,6 +32,9 @@ PLAIN: dict[GGMLQuantizationType, np.dtype[Any]] = {
     GGMLQuantizationType.F16: np.dtype(np.float16),
     GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
 }
+# Tables; a weight is never stored so.
+WHOLE: dict[GGMLQuantizationType, np.dtype[Any]] = {GGMLQuantizationType.I32: np.dtype(np.int32)}
+_STORED = PLAIN | WHOLE
 _BAND = 256 * 1024  # numbers; as float32 they fill a core's L2 cache
 _ALONE = 16 * _BAND  # smaller reads use a single thread
 _SKIPPED_ROWS = 2  # reading this many unwanted rows costs less than another read
@@ -63,7 +66,7 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
+        return _STORED.get(self.tensor.kind, np.dtype(np.float32))
 
     def read(
         self, rows: np.ndarray | slice, columns: slice, out: np.ndarray | None = None
@@ -76,7 +79,7 @@ class Matrix:
             out = aligned_empty((_count(rows), columns.stop - columns.start), self.dtype)
         if not out.size:
             return out
-        if self.tensor.kind in PLAIN:
+        if self.tensor.kind in _STORED:
             return self._read_plain(rows, columns, out)
         kind = KINDS[self.tensor.kind]
         blocks = slice(columns.start // kind.size, -(-columns.stop // kind.size))
@@ -222,15 +225,20 @@ class StoredView:
     place: TensorPlace
     order: np.ndarray | None  # i64[rows]: the row in the file for each row here
     columns: np.ndarray | None = None  # i64[columns], likewise
+    times: float = 1.0  # what every number in the file was multiplied by
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        changed = self.place.plus or self.place.decay
+        changed = self.place.plus or self.place.decay or self.place.whole or self.times != 1.0
         return np.dtype(np.float32) if changed else self.matrix.dtype
 
     def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         if self.place.plus:
             return deliver(self._read(region, None) - np.float32(self.place.plus), out)
+        if self.place.whole:
+            return deliver(self._read(region, None).astype(np.float32), out)
+        if self.times != 1.0:
+            return deliver(self._read(region, None) / np.float32(self.times), out)
         if self.place.decay:
             return deliver(np.log(-self._read(region, None)), out)
         if self.columns is not None:
@@ -241,6 +249,9 @@ class StoredView:
     def _read(self, region: Region, out: np.ndarray | None) -> np.ndarray:
         if len(self.shape) == 1:
             return deliver(self._vector(region[0]), out)
+        if self.place.wrapped:
+            whole = self._vector(slice(0, self.matrix.columns)).reshape(self.shape)
+            return deliver(whole[region], out)
         if len(self.shape) == 3:
             rows, one, columns = region
             filters = self.matrix.read(self._file_rows(rows), columns)

@@ -26,6 +26,7 @@ from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
+from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.sharding import DEFAULT_RULES, Rules, layout_of
 from model_server.models.weights.weight import Blueprint
 from tests.golden.random_tensor import random_tensor
@@ -70,11 +71,15 @@ def checkpoint_of(name: str) -> Path:
     folder.mkdir()
     config = {"model_type": "saxml"} | config_of(name)
     (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors_of(name), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def tensors_of(name: str) -> dict[str, np.ndarray]:
+    """Return a case's weights by the names of its checkpoint."""
     tensors = {n: random_tensor(n, shape) for n, shape in _shapes(name).items()}
     computed = FAMILIES / name / "computed.npz"
-    tensors |= dict(np.load(computed)) if computed.exists() else {}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
+    return tensors | (dict(np.load(computed)) if computed.exists() else {})
 
 
 def load(
@@ -118,14 +123,20 @@ def weights_of(path: Path) -> dict[str, np.ndarray]:
     return module_of(path)[0]
 
 
-def module_of(path: Path) -> tuple[dict[str, np.ndarray], Any]:
-    """Return the weights by their path in the module, and the module with them."""
+def load_whole(path: Path, **overrides: str) -> tuple[Any, Blueprint, list[Any]]:
+    """Return the recipe of a checkpoint of any format, its module and the leaves of its weights."""
     with closing(open_checkpoint(str(path))) as checkpoint:
-        recipe: Any = make_recipe("auto", checkpoint.config, F32)
+        recipe: Any = make_recipe("auto", checkpoint.config, F32 | overrides)
         encoder = isinstance(recipe, EmbedRecipe)
         module = recipe.blueprint() if encoder else recipe.blueprint(checkpoint=checkpoint)
         needed = without_prefixes(checkpoint, recipe.unused)
         leaves = read_weights(module.declarations, needed, lambda _: None)
+        return recipe, module, [as_bytes(leaf) for leaf in leaves]
+
+
+def module_of(path: Path) -> tuple[dict[str, np.ndarray], Any]:
+    """Return the weights by their path in the module, and the module with them."""
+    _, module, leaves = load_whole(path)
     weights = {
         each.path: np.asarray(leaf) for each, leaf in zip(module.declarations, leaves, strict=True)
     }

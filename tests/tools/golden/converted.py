@@ -19,13 +19,14 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.golden.random_tensor import random_tensor
+from tests.golden.random_tensor import random_tensor, uniform
 from tests.tools.golden import common
 
 FAMILIES = common.GOLDEN / "families"
@@ -117,9 +118,31 @@ CASES: dict[str, dict[str, Any]] = {
         )
     },
     "afmoe": {"global_attn_every_n_layers": 4},
+    # Experts are float4, in blocks that must divide their columns.
+    "deepseek_v4": {"compress_rate_hca": 128, "hidden_size": 64, "moe_intermediate_size": 32},
     "dots1": {"scoring_func": "sigmoid"},
+    # All layers have queries of one rank, and rotate as many numbers.
+    "dots3_note_published": {
+        "apply_mla_qkv_lora_rescale": True,
+        "scoring_func": "sigmoid",
+        "swa_head_dim": 20,
+        "swa_q_lora_rank": 20,
+        "swa_qk_rope_head_dim": 8,
+    },
     "falcon_h1": _FALCON,
     "glm4_moe_lite": {"first_k_dense_replace": 1, "scoring_func": "sigmoid"},
+    "glm5_next": {
+        "text_config": {
+            "first_k_dense_replace": 1,
+            "linear_attn_config": {
+                "gate_lower_bound": -5.0,
+                "head_dim": 12,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+            "mla_use_nope": True,
+        }
+    },
     "granite_swa": {
         "layer_rope_theta": [0, 10000.0, 10000.0, 10000.0],
         "no_rope_layers": [0, 1, 1, 1],
@@ -129,6 +152,13 @@ CASES: dict[str, dict[str, Any]] = {
         "no_rope_layers": [0, 1, 1],
     },
     "hunyuan_moe": {"rope_scaling": None},
+    # A file has no groups of experts, and no cap of their scores.
+    "kimi_linear": {"num_expert_group": 1, "topk_group": 1},
+    "laguna": {
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "moe_router_logit_softcapping": 0.0,
+    },
+    "laguna_by_elements": {"layer_types": ["full_attention", "sliding_attention"]},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "llama4": _LLAMA4,
     "llama4_interleaved": _LLAMA4,
@@ -138,16 +168,56 @@ CASES: dict[str, dict[str, Any]] = {
     "nemotron_h_dense": _NEMOTRON,
     "nemotron_h_latent": _NEMOTRON,
 }
+# By case: keys that the converter is not shown. Without a model type, transformers does not replace
+# the published keys, which the converter reads, by its own.
+HIDDEN = {"glm5_next": ("model_type",)}
+# By case: the shapes that follow from that, by what the names of tensors match.
+RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
+    "deepseek_v4": {
+        r"(embed|head)\.weight": (97, 64),
+        r"norm\.weight|.*\.(attn_norm|ffn_norm|enorm)\.weight": (64,),
+        r"hc_head_fn": (4, 256),
+        r".*\.hc_(attn|ffn)_fn": (24, 256),
+        r".*\.wq_a\.weight": (20, 64),
+        r".*\.attn\.wkv\.weight": (24, 64),
+        r".*\.wo_b\.weight": (64, 28),
+        r".*\.(1|3)\.attn\.compressor\.(wkv|wgate)\.weight": (48, 64),
+        r".*\.(2\.attn|indexer)\.compressor\.(wkv|wgate)\.weight": (24, 64),
+        r".*\.2\.attn\.compressor\.ape": (128, 24),
+        r".*\.weights_proj\.weight": (12, 64),
+        r".*\.ffn\.gate\.weight": (8, 64),
+        r".*experts\..*w[13]\.weight": (32, 64),
+        r".*experts\..*w2\.weight": (64, 32),
+    },
+    "dots3_note_published": {
+        r".*\.2\.self_attn\.k_rope_only_layernorm\.weight": (8,),
+        r".*\.2\.self_attn\.kv_a_proj_with_mqa\.weight": (30, 48),
+        r".*\.2\.self_attn\.q_a_layernorm\.weight": (20,),
+        r".*\.2\.self_attn\.q_a_proj\.weight": (20, 48),
+        r".*\.2\.self_attn\.q_b_proj\.weight": (160, 20),
+    },
+}
+# Weights that the converter takes as float4 with an exponent per 32 columns only.
+_FLOAT4 = re.compile(r"layers\.\d+\.ffn\.experts\.\d+\.w[123]\.weight")
+_FLOAT4_NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
 
 
 def make(name: str, into: Path) -> None:
     """Write into/NAME.json."""
-    config = common.read_json(FAMILIES / name / "config.json") | CASES[name]
+    config = config_of(name, CASES[name])
     told = common.how("converted", name, "conversion to float32 by llama.cpp's own converter")
     parts = {"how": told, "config": CASES[name], **parts_of(_converted(name, config))}
     into.mkdir(parents=True, exist_ok=True)
     (into / f"{name}.json").write_text(common.lines(parts))
+
+
+def config_of(name: str, change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config.json of a case with the change, of which a text_config is one of parts."""
+    config = common.read_json(FAMILIES / name / "config.json")
+    if text := change.get("text_config"):
+        change = {**change, "text_config": config["text_config"] | text}
+    return config | change
 
 
 def parts_of(reader: Any) -> dict[str, Any]:
@@ -157,8 +227,16 @@ def parts_of(reader: Any) -> dict[str, Any]:
         for key, field in reader.fields.items()
         if not key.startswith(("GGUF.", "general.")) or key == "general.architecture"
     }
-    tensors = {each.name: _told(each.name, np.asarray(each.data)) for each in reader.tensors}
+    tensors = {each.name: _told(each.name, _numbers(each)) for each in reader.tensors}
     return {"metadata": metadata, "tensors": tensors}
+
+
+def _numbers(tensor: Any) -> np.ndarray:
+    if tensor.data.dtype != np.uint8:
+        return np.asarray(tensor.data)
+    from gguf.quants import dequantize
+
+    return dequantize(tensor.data, tensor.tensor_type)
 
 
 def _told(name: str, numbers: np.ndarray) -> list[Any]:
@@ -175,12 +253,14 @@ def _converted(name: str, config: dict[str, Any]) -> Any:
     conversion, gguf, torch = llama_cpp()
     with tempfile.TemporaryDirectory() as scratch:
         folder, out = Path(scratch), Path(scratch) / "made.gguf"
-        (folder / "config.json").write_text(json.dumps(config))
+        kept = {key: value for key, value in config.items() if key not in HIDDEN.get(name, ())}
+        (folder / "config.json").write_text(json.dumps(kept))
         words = (config | config.get("text_config", {}))["vocab_size"]
         vocabulary = {f"x{each}": each for each in range(words)}
         tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-        save_file(tensors_of(name), folder / "model.safetensors", {"format": "pt"})
+        stored = _as_published(tensors_of(name))
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
         with torch.inference_mode():
             settings = conversion.ModelBase.load_hparams(folder, False)
             kind = conversion.get_model_architecture(settings, conversion.ModelType.TEXT)
@@ -195,9 +275,34 @@ def _converted(name: str, config: dict[str, Any]) -> Any:
 def tensors_of(name: str) -> dict[str, np.ndarray]:
     """Return the weights of a case of `families` by Hugging Face name."""
     shapes = common.read_json(FAMILIES / name / "tensors.json")
+    for pattern, shape in RESHAPED.get(name, {}).items():
+        shapes |= dict.fromkeys(filter(re.compile(pattern).fullmatch, shapes), shape)
     tensors = {key: random_tensor(key, tuple(shape)) for key, shape in shapes.items()}
+    for key in filter(_FLOAT4.fullmatch, tensors):
+        codes, exponents = _float4(key, shapes[key])
+        signs = np.where(codes < 8, np.float32(1), np.float32(-1))
+        scales = np.exp2(exponents.astype(np.float32) - 127).repeat(32, axis=1)
+        tensors[key] = _FLOAT4_NUMBERS[codes % 8] * signs * scales
     computed = FAMILIES / name / "computed.npz"
     return tensors | (dict(np.load(computed)) if computed.exists() else {})
+
+
+def _float4(name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return random codes u8[rows, columns], without -0, and exponents u8[rows, columns / 32]."""
+    rows, columns = shape
+    codes = (uniform(name, rows * columns) * 16).astype(np.uint8).reshape(shape)
+    exponents = 122 + np.arange(rows * columns // 32, dtype=np.uint8).reshape(rows, -1) % 4
+    return np.where(codes == 8, np.uint8(0), codes), exponents
+
+
+def _as_published(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors as they are stored for the converter."""
+    stored = {key.replace(".attn.norm.", ".attn.kv_norm."): x for key, x in tensors.items()}
+    for key in filter(_FLOAT4.fullmatch, tensors):
+        codes, exponents = _float4(key, tensors[key].shape)
+        stored[key] = codes[:, ::2] | codes[:, 1::2] << 4
+        stored[key.replace(".weight", ".scale")] = exponents
+    return stored
 
 
 def llama_cpp() -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3 and V3.2, GLM-4.7-Flash, GLM-5, Youtu-LLM: latent attention, routed experts.
+"""DeepSeek V2, V3 and V3.2, GLM-4.7-Flash, GLM-5, Youtu-LLM, Dots 3: latent attention and experts.
 
 Newer files store kv_b_proj as two tensors, the key part transposed (`split_kv_b`), and give head
 sizes as if queries were compared with the latent itself. Both forms are read; the older one is
@@ -7,17 +7,28 @@ written, because every llama.cpp version reads it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
+from model_server.checkpoints.gguf.architectures.experts import is_dense, is_sparse, only_sigmoid
 from model_server.checkpoints.gguf.architectures.llama import (
     INVERSE_FREQUENCIES,
     TENSORS,
     feed_forward,
 )
 from model_server.checkpoints.gguf.facts import REQUIRED, Facts, Key
-from model_server.checkpoints.gguf.heads import DECODER
+from model_server.checkpoints.gguf.heads import (
+    DECODER,
+    FFW,
+    FULL,
+    LAYERS,
+    PATTERN,
+    RMS_EPS,
+    SLIDING,
+    WINDOW,
+)
 from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
 from sax.errors import CheckpointError
 
@@ -55,11 +66,11 @@ def _corrected(config: Config, layer: int) -> bool:
     return _moe(config, layer) and config["topk_method"] == "noaux_tc"
 
 
-def _low_rank_queries(config: Config, layer: int) -> bool:
+def low_rank_queries(config: Config, layer: int) -> bool:
     return config["q_lora_rank"] is not None
 
 
-def _full_queries(config: Config, layer: int) -> bool:
+def full_queries(config: Config, layer: int) -> bool:
     return config["q_lora_rank"] is None
 
 
@@ -70,7 +81,7 @@ def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     gating = facts.get("expert_gating_func", _unsaid_gating(config))
     if gating not in (_SOFTMAX, _SIGMOID):
         raise CheckpointError(f"its expert_gating_func is {gating!r}; supported are 1 and 2")
-    heads = _read_heads(facts)
+    heads = read_latent_heads(facts)
     return {
         "model_type": "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
         "scoring_func": "sigmoid" if gating == _SIGMOID else "softmax",
@@ -88,7 +99,7 @@ def _read_youtu(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
         facts.value(key)
         config.pop(key.name)
     config.pop("moe_layer_freq")
-    heads = _read_heads(facts)
+    heads = read_latent_heads(facts)
     return {
         "model_type": "youtu",
         "attention_bias": facts.has("blk.0.attn_output.bias"),
@@ -106,7 +117,7 @@ def _unsaid_gating(config: Config) -> int:
     return _SIGMOID if glm else _SOFTMAX
 
 
-def _read_heads(facts: Facts) -> dict[str, Any]:
+def read_latent_heads(facts: Facts) -> dict[str, Any]:
     suffix = "" if facts.get("attention.key_length_mla") is None else "_mla"
     rotated = facts.whole("rope.dimension_count")
     keys = facts.whole(f"attention.key_length{suffix}")
@@ -166,10 +177,10 @@ DEEPSEEK2 = GgufArchitecture(
     tensors=TENSORS,
     layer_tensors={
         "attn_norm": place("input_layernorm"),
-        "attn_q": place("self_attn.q_proj", needed=_full_queries),
-        "attn_q_a": place("self_attn.q_a_proj", needed=_low_rank_queries),
-        "attn_q_a_norm": place("self_attn.q_a_layernorm", needed=_low_rank_queries),
-        "attn_q_b": place("self_attn.q_b_proj", needed=_low_rank_queries),
+        "attn_q": place("self_attn.q_proj", needed=full_queries),
+        "attn_q_a": place("self_attn.q_a_proj", needed=low_rank_queries),
+        "attn_q_a_norm": place("self_attn.q_a_layernorm", needed=low_rank_queries),
+        "attn_q_b": place("self_attn.q_b_proj", needed=low_rank_queries),
         "attn_kv_a_mqa": place("self_attn.kv_a_proj_with_mqa"),
         "attn_kv_a_norm": place("self_attn.kv_a_layernorm"),
         "attn_kv_b": place("self_attn.kv_b_proj"),
@@ -237,18 +248,24 @@ def _read_indexed(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"its expert_gating_func is {gating!r}; supported is {_SIGMOID}")
     layers = range(config["num_hidden_layers"])
     routed = [facts.has(f"blk.{layer}.ffn_gate_inp.weight") for layer in layers]
-    heads = _read_heads(facts)
+    heads = read_latent_heads(facts)
     return {
         "mlp_layer_types": ["sparse" if its else "dense" for its in routed],
         "attention_bias": facts.has("blk.0.attn_output.bias"),
         "num_key_value_heads": config["num_attention_heads"],
         "n_group": facts.whole("expert_group_count", 1),
         "topk_group": facts.whole("expert_group_used_count", 1),
+        **read_indexer(facts),
+        **heads,
+        **read_rope(facts, heads["qk_rope_head_dim"]),
+    }
+
+
+def read_indexer(facts: Facts) -> dict[str, Any]:
+    return {
         "index_n_heads": facts.whole("attention.indexer.head_count"),
         "index_head_dim": facts.whole("attention.indexer.key_length"),
         "index_topk": facts.whole("attention.indexer.top_k"),
-        **heads,
-        **read_rope(facts, heads["qk_rope_head_dim"]),
     }
 
 
@@ -276,4 +293,130 @@ GLM_DSA = replace(
     name="glm-dsa",
     model_types={"glm_moe_dsa": "GlmMoeDsaForCausalLM"},
     more_config=_read_glm5,
+)
+
+
+# --- Dots 3: that, and latent attention of other sizes in windows
+
+
+def _slides(config: Config, layer: int) -> bool:
+    return config["layer_types"][layer] == SLIDING
+
+
+def _chooses(config: Config, layer: int) -> bool:
+    return not _slides(config, layer)
+
+
+def _dots_sizes(config: Config, layer: int) -> Config:
+    """Return the sizes of a layer's heads and latent, by the names of layers without a window."""
+    own = ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+    start = "swa_" if _slides(config, layer) else ""
+    return {key: config[f"{start}{key}"] for key in own}
+
+
+def _query_gain(config: Config, layer: int) -> float:
+    return math.sqrt(config["hidden_size"] / config["q_lora_rank"])
+
+
+def _latent_gain(config: Config, layer: int) -> float:
+    return math.sqrt(config["hidden_size"] / _dots_sizes(config, layer)["kv_lora_rank"])
+
+
+def _read_dots3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    layers = config["num_hidden_layers"]
+    slides = facts.listed(PATTERN, layers)
+    types = facts.listed("attention.indexer.types", layers, [not its for its in slides])
+    if any(bool(its) is bool(chooses) for its, chooses in zip(slides, types, strict=True)):
+        raise CheckpointError("its layers must have either a window or an indexer")
+    counts = facts.listed("attention.head_count", layers)
+    heads, rotated = read_latent_heads(facts), facts.whole("rope.dimension_count")
+    keys = facts.whole("attention.key_length_mla_swa")
+    if keys <= rotated:
+        raise CheckpointError(f"it cannot rotate {rotated} of {keys} head dimensions")
+    shared = facts.whole("expert_shared_count", 1)
+    return {
+        **heads,
+        **read_indexer(facts),
+        "apply_mla_qkv_lora_rescale": True,
+        "attention_bias": facts.has("blk.0.attn_output.bias"),
+        "layer_types": [SLIDING if its else FULL for its in slides],
+        "moe_shared_expert_intermediate_size": _shared_width(facts, layers) // shared,
+        "num_attention_heads": _of_kind(counts, slides, False),
+        "num_key_value_heads": 1,
+        "rope_theta": facts.number("rope.freq_base", 8e7),
+        "swa_head_dim": keys,
+        "swa_kv_lora_rank": facts.whole("attention.kv_lora_rank_swa"),
+        "swa_num_attention_heads": _of_kind(counts, slides, True),
+        "swa_q_lora_rank": config["q_lora_rank"],
+        "swa_qk_nope_head_dim": keys - rotated,
+        "swa_qk_rope_head_dim": rotated,
+        "swa_rope_theta": facts.number("rope.freq_base_swa", 5e4),
+        "swa_v_head_dim": facts.whole("attention.value_length_mla_swa"),
+    }
+
+
+def _of_kind(counts: list[Any], slides: list[Any], kind: bool) -> int:
+    """Return the heads of the layers of a kind; of a kind without layers, those of the others."""
+    found = {count for count, its in zip(counts, slides, strict=True) if bool(its) is kind}
+    found = found or set(counts)
+    if len(found) != 1 or not all(type(count) is int and count > 0 for count in found):
+        raise CheckpointError(
+            f"its attention.head_count is {counts}; layers of a kind must be alike"
+        )
+    return found.pop()
+
+
+def _shared_width(facts: Facts, layers: int) -> int:
+    """Return the width of the feed-forward that every token uses."""
+    names = (f"blk.{layer}.ffn_up_shexp.weight" for layer in range(layers))
+    return next((facts.rows(name) for name in names if facts.has(name)), 1)
+
+
+DOTS3 = GgufArchitecture(
+    name="dots3note",
+    model_types={"dots3_note": "Dots3NoteForConditionalGeneration"},
+    tensors=TENSORS,
+    layer_tensors={
+        **{stem: place(_LAYER[stem].name) for stem in _LAYER if "ffn_" not in stem},
+        "attn_gate": place("self_attn.g_proj"),
+        "attn_k_norm": place("self_attn.k_rope_only_layernorm"),
+        "attn_q_a_norm": place("self_attn.q_a_layernorm", times=_query_gain),
+        "attn_kv_a_norm": place("self_attn.kv_a_layernorm", times=_latent_gain),
+        "ffn_norm": _LAYER["ffn_norm"],
+        **feed_forward(needed=is_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=is_sparse),
+        "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=is_sparse),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=is_sparse),
+        **feed_forward("mlp.shared_experts", "_shexp", needed=is_sparse),
+        **{
+            stem: replace(_INDEXED[stem], needed=_chooses)
+            for stem in _INDEXED
+            if "indexer." in stem
+        },
+    },
+    keys=(
+        Key("hidden_size", "embedding_length"),
+        LAYERS,
+        Key("max_position_embeddings", "context_length"),
+        FFW,
+        RMS_EPS,
+        *(replace(key, default=REQUIRED) for key in _OF_EXPERTS),
+        *_OF_ROUTES,
+        Key("kv_lora_rank", "attention.kv_lora_rank"),
+        Key("n_group", "expert_group_count", default=1),
+        Key("q_lora_rank", "attention.q_lora_rank"),
+        Key("sliding_window_size", WINDOW),
+        Key("topk_group", "expert_group_used_count", default=1),
+    ),
+    fixed={"hidden_act": "silu", "moe_layer_freq": 1, "use_dsa": True},
+    more_config=_read_dots3,
+    # Sizes of the latents as if they were heads.
+    ignored=(
+        *DEEPSEEK2.ignored,
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+    ),
+    split_kv_b=True,
+    latent_sizes=_dots_sizes,
 )

@@ -1,4 +1,4 @@
-"""The encoder of Kimi K2.5: patches are rotated by row and column, and have learnt positions too."""
+"""The encoder of Kimi K2.5: patches are rotated by row and column, beside learnt positions."""
 
 from __future__ import annotations
 

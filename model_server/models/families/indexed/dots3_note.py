@@ -73,7 +73,15 @@ KEYS = KnownKeys(
         **LATENT_OFF,
         **ignored("audio_config", "audio_token_id"),
         **ignored("swa_num_key_value_heads"),  # as many as heads: they share one latent
+        "apply_mla_qkv_lora_rescale": one_of(True),
+        "attention_gate_type": one_of("headwise"),
+        "final_norm": one_of("RMSNorm"),
+        "k_rope_only_layernorm": one_of(True),
         "mlp_bias": one_of(False),
+        "moe_gating_fp32": one_of(False),
+        "normalization": one_of("RMSNorm"),
+        "swa_attention_gate_type": one_of("headwise"),
+        "use_dynamic_rsf": one_of(False),
     },
 )
 _DEFAULTS = {

@@ -264,6 +264,8 @@ KEYS = KnownKeys(
         **ignored("rope_parameters", "rope_scaling", "rope_theta", "rope_interleave"),
         **ignored("image_end_token_id", "image_start_token_id"),
         **ignored("video_end_token_id", "video_start_token_id"),
+        "mhc": one_of(True),
+        "mla_use_nope": one_of(True),
         # Without it the first queries would attend to nothing
         "index_kpool_always_select_tail": one_of(True),
     },

@@ -33,7 +33,8 @@ from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_config import NO_FILE
 from tests.model_server.models.family_cases import module_of
-from tests.tools.golden.converted import FAMILIES, digest, tensors_of
+from tests.tools.golden import converted as golden
+from tests.tools.golden.converted import digest, tensors_of
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "converted"
 NAMES = sorted(path.stem for path in GOLDEN.iterdir())
@@ -53,7 +54,7 @@ class Case:
 
     @property
     def config(self) -> dict[str, Any]:
-        given = json.loads((FAMILIES / self.name / "config.json").read_text()) | self.told["config"]
+        given = golden.config_of(self.name, self.told["config"])
         return {key: value for key, value in given.items() if key not in LOST}
 
     @property
@@ -146,11 +147,15 @@ def _tensor(
         if inside in join.parts and whole is not None:
             return _part(join, config, whole, join.parts.index(inside), shape)
     if architecture.split_kv_b and inside in ("attn_k_b.weight", "attn_v_b.weight"):
-        return _half(config, weights[f"model.layers.{layer}.self_attn.kv_b_proj.weight"], inside)
+        sizes = architecture.latent_sizes(config, int(layer))
+        return _half(sizes, weights[f"model.layers.{layer}.self_attn.kv_b_proj.weight"], inside)
     named = architecture.from_gguf(name)
     assert named is not None, name
     if "{e}" not in named.hf_name:
-        return _placed(named.place, config, weights[named.hf_name], shape)
+        made = _placed(named.place, config, weights[named.hf_name], shape)
+        return (
+            made * np.float32(named.place.times(config, int(layer))) if named.place.times else made
+        )
     count = shape[0]
     stack = [weights[named.hf_name.replace("{e}", str(each))] for each in range(count)]
     return np.stack(stack).reshape(shape)
@@ -169,8 +174,8 @@ def _part(
     return rows[..., start : start + height, :]
 
 
-def _half(config: Mapping[str, Any], both: np.ndarray, inside: str) -> np.ndarray:
-    keys, heads = config["qk_nope_head_dim"], config["num_attention_heads"]
+def _half(sizes: Mapping[str, Any], both: np.ndarray, inside: str) -> np.ndarray:
+    keys, heads = sizes["qk_nope_head_dim"], sizes["num_attention_heads"]
     per_head = both.reshape(heads, -1, both.shape[-1])
     return per_head[:, :keys].swapaxes(1, 2) if "k_b" in inside else per_head[:, keys:]
 
@@ -188,7 +193,8 @@ def _placed(
         columns = np.empty_like(x)
         columns[:, at.columns.for_tensor(x.shape[1], config, "x")] = x
         x = columns
-    x = -np.exp(x) if at.decay else x + np.float32(at.plus)
+    x = x.astype(np.int32) if at.whole else x
+    x = -np.exp(x) if at.decay else x + x.dtype.type(at.plus)
     if x.ndim == 2 and len(x) < shape[0]:  # rows of tokens that the table of a layer lacks
         x = np.pad(x, ((0, shape[0] - len(x)), (0, 0)))
     return x.reshape(shape)

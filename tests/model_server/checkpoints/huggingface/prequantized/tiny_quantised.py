@@ -27,21 +27,23 @@ Packed = tuple[dict[str, np.ndarray], np.ndarray]
 Pack = Callable[[int, int, np.random.Generator], Packed]
 
 
-def _by_group(numbers: np.ndarray, size: int = GROUP) -> np.ndarray:
+def _by_group(numbers: np.ndarray, size: int) -> np.ndarray:
     return np.repeat(numbers, size, axis=1).astype(np.float32)
 
 
-def _parts(bits: int, out: int, inputs: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Values, zeros and scales."""
-    groups = (out, inputs // GROUP)
+def _parts(
+    bits: int, size: int, out: int, inputs: int, rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """Values, zeros and scales of groups of `size` columns."""
+    groups = (out, inputs // size)
     scales = rng.uniform(0.3, 0.6, groups).astype(np.float16) / np.float16(1 << bits)
     return rng.integers(0, 1 << bits, (out, inputs)), rng.integers(1, 1 << bits, groups), scales
 
 
-def _gptq(bits: int, sorted_columns: bool) -> Pack:
+def _gptq(bits: int, size: int, sorted_columns: bool) -> Pack:
     def pack(out: int, inputs: int, rng: np.random.Generator) -> Packed:
-        values, zeros, scales = _parts(bits, out, inputs, rng)
-        order = np.arange(inputs) // GROUP
+        values, zeros, scales = _parts(bits, size, out, inputs, rng)
+        order = np.arange(inputs) // size
         order = rng.permutation(order) if sorted_columns else order
         stored = {
             "qweight": words_along_rows(values, bits).T,
@@ -54,25 +56,31 @@ def _gptq(bits: int, sorted_columns: bool) -> Pack:
     return pack
 
 
-def _awq(out: int, inputs: int, rng: np.random.Generator) -> Packed:
-    values, zeros, scales = _parts(4, out, inputs, rng)
-    stored = {
-        "qweight": words_along_rows(values.T, 4, AWQ_ORDER),
-        "qzeros": words_along_rows(zeros.T, 4, AWQ_ORDER),
-        "scales": scales.T,
-    }
-    return stored, (values - _by_group(zeros)) * _by_group(scales)
+def _awq(size: int) -> Pack:
+    def pack(out: int, inputs: int, rng: np.random.Generator) -> Packed:
+        values, zeros, scales = _parts(4, size, out, inputs, rng)
+        stored = {
+            "qweight": words_along_rows(values.T, 4, AWQ_ORDER),
+            "qzeros": words_along_rows(zeros.T, 4, AWQ_ORDER),
+            "scales": scales.T,
+        }
+        return stored, (values - _by_group(zeros, size)) * _by_group(scales, size)
+
+    return pack
 
 
-def _words(out: int, inputs: int, rng: np.random.Generator) -> Packed:
-    values, zeros, scales = _parts(4, out, inputs, rng)
-    stored = {
-        "weight_packed": words_along_rows(values, 4),
-        "weight_zero_point": words_along_rows(zeros.T, 4).T,
-        "weight_scale": scales,
-        "weight_shape": np.array([out, inputs], np.int64),
-    }
-    return stored, (values - _by_group(zeros)) * _by_group(scales)
+def _words(size: int) -> Pack:
+    def pack(out: int, inputs: int, rng: np.random.Generator) -> Packed:
+        values, zeros, scales = _parts(4, size, out, inputs, rng)
+        stored = {
+            "weight_packed": words_along_rows(values, 4),
+            "weight_zero_point": words_along_rows(zeros.T, 4).T,
+            "weight_scale": scales,
+            "weight_shape": np.array([out, inputs], np.int64),
+        }
+        return stored, (values - _by_group(zeros, size)) * _by_group(scales, size)
+
+    return pack
 
 
 def _int8(out: int, inputs: int, rng: np.random.Generator) -> Packed:
@@ -81,11 +89,20 @@ def _int8(out: int, inputs: int, rng: np.random.Generator) -> Packed:
     return {"weight": values, "weight_scale": scales}, values * scales
 
 
-def _float8(out: int, inputs: int, rng: np.random.Generator) -> Packed:
+def _float8(size: int) -> Pack:
+    def pack(out: int, inputs: int, rng: np.random.Generator) -> Packed:
+        values = rng.normal(size=(out, inputs)).astype(ml_dtypes.float8_e4m3fn)
+        scales = rng.uniform(0.1, 0.3, (-(-out // 48), inputs // size)).astype(np.float32)
+        wide = _by_group(np.repeat(scales, 48, axis=0)[:out], size)
+        return {"weight": values, "weight_scale_inv": scales}, values.astype(np.float32) * wide
+
+    return pack
+
+
+def _float8_rows(out: int, inputs: int, rng: np.random.Generator) -> Packed:
     values = rng.normal(size=(out, inputs)).astype(ml_dtypes.float8_e4m3fn)
-    scales = rng.uniform(0.1, 0.3, (-(-out // 48), inputs // 32)).astype(np.float32)
-    wide = _by_group(np.repeat(scales, 48, axis=0)[:out])
-    return {"weight": values, "weight_scale_inv": scales}, values.astype(np.float32) * wide
+    scales = rng.uniform(0.1, 0.3, (out, 1)).astype(np.float32)
+    return {"weight": values, "weight_scale": scales}, values.astype(np.float32) * scales
 
 
 def _float4(names: tuple[str, str, str], exponents: bool, divides: bool) -> Pack:
@@ -114,23 +131,36 @@ def _compressed(form: str, **weights: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
 
 
-_GPTQ = {"quant_method": "gptq", "group_size": GROUP, "checkpoint_format": "gptq"}
 _PACKED = ("weight_packed", "weight_scale", "weight_global_scale")
-FORMS: dict[str, tuple[dict[str, Any], Pack]] = {
-    "gptq": (_GPTQ | {"bits": 4, "desc_act": False}, _gptq(4, False)),
-    "gptq_sorted": (_GPTQ | {"bits": 4, "desc_act": True}, _gptq(4, True)),
-    "gptq_3_bits": (_GPTQ | {"bits": 3, "desc_act": False}, _gptq(3, False)),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, _awq),
-    "w4a16": (_compressed("pack-quantized", num_bits=4, symmetric=False, group_size=32), _words),
-    "w8a8": (_compressed("int-quantized", num_bits=8, symmetric=True), _int8),
-    "nvfp4": (_compressed("nvfp4-pack-quantized", num_bits=4), _float4(_PACKED, False, True)),
-    "mxfp4": (_compressed("mxfp4-pack-quantized", num_bits=4), _float4(_PACKED, True, True)),
-    "fp8": ({"quant_method": "fp8", "weight_block_size": [48, 32]}, _float8),
-    "modelopt": (
-        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-        _float4(("weight", "weight_scale", "weight_scale_2"), False, False),
-    ),
-}
+Forms = dict[str, tuple[dict[str, Any], Pack]]
+
+
+def forms_of(size: int) -> Forms:
+    """Return each form's quantization_config and packer; size: columns of a group, where free."""
+    gptq = {"quant_method": "gptq", "group_size": size, "checkpoint_format": "gptq"}
+    words = {"num_bits": 4, "symmetric": False, "group_size": size}
+    return {
+        "gptq": (gptq | {"bits": 4, "desc_act": False}, _gptq(4, size, False)),
+        "gptq_sorted": (gptq | {"bits": 4, "desc_act": True}, _gptq(4, size, True)),
+        "gptq_3_bits": (gptq | {"bits": 3, "desc_act": False}, _gptq(3, size, False)),
+        "awq": (
+            {"quant_method": "awq", "bits": 4, "group_size": size, "version": "gemm"},
+            _awq(size),
+        ),
+        "w4a16": (_compressed("pack-quantized", **words), _words(size)),
+        "w8a8": (_compressed("int-quantized", num_bits=8, symmetric=True), _int8),
+        "nvfp4": (_compressed("nvfp4-pack-quantized", num_bits=4), _float4(_PACKED, False, True)),
+        "mxfp4": (_compressed("mxfp4-pack-quantized", num_bits=4), _float4(_PACKED, True, True)),
+        "fp8": ({"quant_method": "fp8", "weight_block_size": [48, size]}, _float8(size)),
+        "fp8_rows": (_compressed("float-quantized", num_bits=8, type="float"), _float8_rows),
+        "modelopt": (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            _float4(("weight", "weight_scale", "weight_scale_2"), False, False),
+        ),
+    }
+
+
+FORMS = forms_of(GROUP)
 
 
 def write_quantised(form: str, place: Path) -> tuple[Path, Path]:
@@ -142,10 +172,23 @@ def write_quantised(form: str, place: Path) -> tuple[Path, Path]:
         quantised / "config.json",
         CONFIG | SIZES | {"quantization_config": config | {"ignore": ["lm_head"]}},
     )
+    weights = random_weights(CONFIG | SIZES)
+    write_both(quantised, plain, weights, pack, lambda name: name.endswith("_proj.weight"))
+    return quantised, plain
+
+
+def write_both(
+    quantised: Path,
+    plain: Path,
+    weights: dict[str, np.ndarray],
+    pack: Pack,
+    packs: Callable[[str], bool],  # whether a weight is quantised, by its name
+) -> None:
+    """Write the weights quantised, and the numbers that they stand for."""
     rng = np.random.default_rng(0)
-    stored, numbers = {}, random_weights(CONFIG | SIZES)
-    for name, given in list(numbers.items()):
-        if not name.endswith("_proj.weight"):
+    stored, numbers = {}, dict(weights)
+    for name, given in weights.items():
+        if not packs(name):
             stored[name] = given
             continue
         parts, numbers[name] = pack(*given.shape, rng)
@@ -153,6 +196,9 @@ def write_quantised(form: str, place: Path) -> tuple[Path, Path]:
         stored |= {prefix + end: np.ascontiguousarray(part) for end, part in parts.items()}
     (quantised / "model.safetensors").write_bytes(save(stored))
     (plain / "model.safetensors").write_bytes(
-        save({name: np.ascontiguousarray(given, np.float32) for name, given in numbers.items()})
+        save({name: np.ascontiguousarray(given, _plain(given)) for name, given in numbers.items()})
     )
-    return quantised, plain
+
+
+def _plain(numbers: np.ndarray) -> Any:
+    return numbers.dtype if numbers.dtype.kind == "i" else np.float32
