@@ -66,7 +66,11 @@ MINIMAX = {
     towers.VIDEO: "]<]video[>[",
 }
 STEP = {towers.START: "<patch_start>", towers.END: "<patch_end>", towers.TOKEN: "<im_patch>"}
-DOTS = {towers.TOKEN: "<|imgpad|>", towers.VIDEO: "<|video_pad|>"}
+DOTS = {
+    towers.TOKEN: "<|imgpad|>",
+    towers.VIDEO: "<|video_pad|>",
+    towers.SOUND: "<|audio_comp_pad|>",
+}
 WATCHED = TRIPLES | {qwen.VIDEO: "<|video_pad|>"}
 CONTROL = {
     "exaone4_5": WATCHED,
@@ -80,6 +84,7 @@ CONTROL = {
     "step3p7": STEP,
     "dots3_note": DOTS,
     "dots3_note_video": DOTS,
+    "dots3_note_sounds": DOTS,
     BY_DAY: MIXED,
     "qwen2_5_omni_heard": MIXED,
     "qwen3_omni_moe": MIXED3,
