@@ -96,6 +96,7 @@ class Video(Image):
     """
 
     kind: str = field(default="video", kw_only=True)
+    heard: bool = field(default=False, kw_only=True)  # its sound track is read with its frames
 
     @classmethod
     def of_frames(cls, frames: Iterable[bytes], name: str = "") -> Video:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from http_gateway.openapi import Schema
@@ -174,6 +174,7 @@ class VideoLink(ImageLink):
     """A video that is still to be read; `data` is empty."""
 
     example: ClassVar[str] = "data:video/mp4;base64,..."
+    heard: bool = False  # as of Video
 
     @property
     def accepted(self) -> str:
@@ -187,12 +188,13 @@ class VideoLink(ImageLink):
         return media_type in (*VIDEO_TYPES, FRAMES_TYPE)
 
     def made(self, data: bytes) -> Video:
-        return Video(data, self.name)
+        return Video(data, self.name, heard=self.heard)
 
     def made_of(self, media_type: str, text: str) -> Video:
         if media_type != FRAMES_TYPE:
             return self.made(_bytes_of(text))
-        return Video.of_frames(map(_bytes_of, text.split(",")), self.name)
+        frames = Video.of_frames(map(_bytes_of, text.split(",")), self.name)
+        return replace(frames, heard=self.heard)
 
 
 _BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"

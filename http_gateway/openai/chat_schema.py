@@ -119,6 +119,9 @@ class ChatFields(BaseModel):
     continue_final_message: (
         Annotated[bool, checked(RequestRoute.CHAT, "continue_final_message")] | None
     ) = None
+    mm_processor_kwargs: (
+        Annotated[dict[str, object], bounded(RequestRoute.CHAT, "mm_processor_kwargs")] | None
+    ) = None
 
     @cached_property
     def options(self) -> ChatOptions:

@@ -3,7 +3,8 @@ refusals of assistants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn, cast
 
 from http_gateway.images.image_link import (
@@ -17,7 +18,7 @@ from http_gateway.images.image_link import (
 )
 from http_gateway.openai.tools import object_at
 from http_gateway.openai.unsupported import refuse_unsupported
-from sax.chat import Content
+from sax.chat import Content, Message
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -95,6 +96,29 @@ def _video(fields: dict[str, object], at: str) -> ImageLink:
     refuse_unsupported(video, {}, at=f"{at}.video_url.")
     row = field(RequestRoute.CHAT, "messages.content.video_url")
     return read_url(url, f"{at}.video_url.url", at, row, VideoLink)
+
+
+def with_heard(
+    messages: Sequence[Message], given: Mapping[str, object] | None
+) -> tuple[Message, ...]:
+    """Return messages whose videos are heard, if mm_processor_kwargs asks for it.
+
+    Raises InvalidRequest, or UnsupportedParameter for what else processors take.
+    """
+    others = dict(given or {})
+    heard = others.pop("use_audio_in_video", None)
+    refuse_unsupported(others, {}, at="mm_processor_kwargs.")
+    if not isinstance(heard, bool | None):
+        at = "mm_processor_kwargs.use_audio_in_video"
+        raise InvalidRequest(f"{at} is {quoted(heard)}: send true or false", param=at)
+    return tuple(map(_heard, messages)) if heard else tuple(messages)
+
+
+def _heard(message: Message) -> Message:
+    if not message.images:
+        return message
+    parts = (replace(p, heard=True) if isinstance(p, VideoLink) else p for p in message.content)
+    return replace(message, content=tuple(parts))
 
 
 def _refusal(fields: dict[str, object], at: str) -> str:

@@ -23,6 +23,7 @@ from http_gateway.openai import reply
 from http_gateway.openai.bodies import CHAT, COMPLETION
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.completions import CompletionEvents, CompletionRequest, Prompt
+from http_gateway.openai.content_parts import with_heard
 from http_gateway.openai.events import ChatEvents, stream_end
 from http_gateway.openai.model_list import ModelListRoutes
 from http_gateway.openai.reply import (
@@ -97,7 +98,8 @@ class OpenAiRoutes:
         """Complete a chat, streamed or not."""
         body = ChatRequest.model_validate_json(await read_body(request, RequestRoute.CHAT))
         body.check()
-        prompt = await self._backend.with_images(to_messages(body.messages))
+        messages = with_heard(to_messages(body.messages), body.mm_processor_kwargs)
+        prompt = await self._backend.with_images(messages)
         head = Head(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
         model_id = await self._backend.catalog.resolve(body.model)
         job = Job(

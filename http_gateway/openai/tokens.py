@@ -16,9 +16,10 @@ from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.chat_schema import ChatFields
+from http_gateway.openai.content_parts import with_heard
 from http_gateway.openai.prompts import messages_schema
 from http_gateway.openai.schema import ChatMessage
-from http_gateway.openai.unsupported import CHAT_UNCHANGED, refuse_unsupported
+from http_gateway.openai.unsupported import refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, Schema, operation
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -43,11 +44,13 @@ class TokensText(TypedDict):
 
 _TEXT, _TOKENS = RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT
 _LABELS = frozenset({"user", "metadata", "safety_identifier"})
-_RENDERED = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+_RENDERED = (
+    *("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
+    "mm_processor_kwargs",
+)
 # Field -> the values besides null that change nothing. Any other value is refused.
 _OF_CHATS: dict[str, tuple[object, ...]] = {
     "chat_template": (),
-    "mm_processor_kwargs": CHAT_UNCHANGED["mm_processor_kwargs"],
 }
 
 
@@ -70,6 +73,9 @@ class TokenizeBody(BaseModel):
     ) = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    mm_processor_kwargs: (
+        Annotated[dict[str, object], bounded(_TEXT, "mm_processor_kwargs")] | None
+    ) = None
     timeout: Annotated[float, ranged(_TEXT, "timeout")] | None = None
 
     @cached_property
@@ -88,7 +94,7 @@ class TokenizeBody(BaseModel):
         if self.prompt is not None and self.messages is None:
             return self.prompt
         if self.messages is not None and self.prompt is None:
-            return to_messages(self.messages)
+            return with_heard(to_messages(self.messages), self.mm_processor_kwargs)
         raise InvalidRequest("send either prompt, a text, or messages", param="prompt")
 
 

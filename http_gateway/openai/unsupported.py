@@ -22,7 +22,6 @@ CHAT_UNCHANGED: dict[str, tuple[object, ...]] = {
     "audio": (),
     "function_call": ("none", "auto"),  # without functions
     "functions": ([],),
-    "mm_processor_kwargs": ({}, {"use_audio_in_video": False}),
     "modalities": (["text"],),
     "moderation": (),
     "service_tier": TIERS,
@@ -37,7 +36,8 @@ CHAT_REMARKS = {
     "audio": "No model that chats speaks: /v1/audio/speech does.",
     "function_call": "The older form of tool_choice.",
     "functions": "The older form of tools.",
-    "mm_processor_kwargs": "What is heard in a video is not read: send the sound beside it.",
+    "mm_processor_kwargs": "With use_audio_in_video the sound tracks of videos are heard, too; its "
+    "other fields are refused.",
     "modalities": "Answers are texts.",
     "moderation": "No model here judges.",
     "service_tier": "All tiers are served alike.",

@@ -142,9 +142,8 @@ _GRANITE_SPEECH = ("granite_speech", "granite_speech_plus")
 _AROUND_OTHERS = (*_GRANITE_SPEECH, "colpali", "llava", "qwen2_audio", "voxtral")
 # Others leave an audio encoder out.
 _WITH_AUDIO = (
-    *_GRANITE_SPEECH,
-    *("gemma3n", "gemma4", "qwen2_audio", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"),
-    "voxtral",
+    *(*_GRANITE_SPEECH, "dots3_note", "gemma3n", "gemma4", "qwen2_audio"),
+    *("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "voxtral"),
 )
 # Those with a model that speaks beside the one that answers: the parts that are not read.
 _THINKER = "thinker_config"

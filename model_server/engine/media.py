@@ -163,10 +163,12 @@ def check_spans(spans: Sequence[MediaSpan], prompt: int, limits: MediaLimits | N
             param="messages",
         )
     before = 0
+    for first, end in sorted(run for span in spans for run in span.runs):
+        assert before <= first < end <= prompt, "runs share no token and end within the prompt"
+        before = end
+    starts = [span.start for span in spans]
+    assert starts == sorted(starts), "spans begin one after the other; runs of others lie between"
     for span in spans:
-        for first, end in span.runs:
-            assert before <= first < end <= prompt, "runs follow each other within the prompt"
-            before = end
         _check_size(span, limits.encoders[span.encoder])
 
 

@@ -60,6 +60,7 @@ class Conversation:
     files: list[Path] = field(default_factory=list[Path])  # images of the next message
     sounds: list[Path] = field(default_factory=list[Path])  # likewise
     videos: list[Path] = field(default_factory=list[Path])  # likewise
+    heard: bool = False  # sound tracks of videos are heard, too
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
     tools: CallTools | None = None
     tool_choice: str = ToolChoice.AUTO  # of a message's first answer: a choice or a tool's name
@@ -109,7 +110,7 @@ class Conversation:
         files, self.files = self.files, []
         sounds, self.sounds = self.sounds, []
         videos, self.videos = self.videos, []
-        return Message("user", with_images(text, files, sounds, videos))
+        return Message("user", with_images(text, files, sounds, videos, heard=self.heard))
 
     def _answer(self, said: list[Message], parts: list[str]) -> None:
         """said: the messages of this turn; calls and their results are added. parts: of the text

@@ -43,6 +43,16 @@ VideoFiles = Annotated[
 ]
 
 
+HearVideos = Annotated[
+    bool,
+    typer.Option(
+        "--audio-in-video",
+        "--audio_in_video",
+        help="Hear the sound tracks of the videos, too; of models that take both.",
+    ),
+]
+
+
 ImageInputs = Annotated[
     list[Path] | None,
     typer.Option(
@@ -64,12 +74,16 @@ def with_images(
     files: Sequence[Path] | None,
     sounds: Sequence[Path] | None = None,
     videos: Sequence[Path] | None = None,
+    *,
+    heard: bool = False,
 ) -> Content:
-    """Return a message's content: media come before the text. Raises InvalidRequest for a file that
-    cannot be read."""
+    """Return a message's content: media come before the text. heard: sound tracks of videos are.
+
+    Raises InvalidRequest for a file that cannot be read.
+    """
     media = [Image(_read(file, "image"), str(file)) for file in files or ()]
     media += [Sound(_read(file, "audio"), str(file)) for file in sounds or ()]
-    media += [Video(_read(file, "video"), str(file)) for file in videos or ()]
+    media += [Video(_read(file, "video"), str(file), heard=heard) for file in videos or ()]
     return (*media, text) if media else text
 
 

@@ -362,6 +362,7 @@ _TOOLS = (
     _text("chat_template_kwargs", TEMPLATE_BYTES, *_TEMPLATED),
     _flag("add_generation_prompt", *_RENDERED),
     _flag("continue_final_message", *_RENDERED),
+    _many("mm_processor_kwargs", Kind.MAP, *_RENDERED, count=8, bytes=FIELD_NAME_BYTES),
     _text("reasoning_effort", 16, RequestRoute.CHAT),
     _flag("include_reasoning", RequestRoute.CHAT),
 )

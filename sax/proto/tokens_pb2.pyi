@@ -51,12 +51,14 @@ class Sound(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Video(_message.Message):
-    __slots__ = ("data", "name")
+    __slots__ = ("data", "name", "heard")
     DATA_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     name: str
-    def __init__(self, data: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+    heard: bool
+    def __init__(self, data: _Optional[bytes] = ..., name: _Optional[str] = ..., heard: bool = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "content", "name", "tool_call_id", "tool_calls", "reasoning", "parts")

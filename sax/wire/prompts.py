@@ -137,7 +137,8 @@ def _put_content(turn: tokens_pb2.Message, content: Content) -> None:
             added = turn.parts.add()
             medium = getattr(added, _KINDS.get(type(part), "image"))
             medium.SetInParent()
-            _put_fields(medium, part, ("data", "name"), "messages.content")
+            names = ("data", "name", "heard") if isinstance(part, Video) else ("data", "name")
+            _put_fields(medium, part, names, "messages.content")
 
 
 def _put_fields(msg: ProtoMessage, value: Any, names: Iterable[str], at: str) -> None:
@@ -177,7 +178,7 @@ def _decode_part(part: tokens_pb2.Part) -> str | Image:
     if part.HasField("sound"):
         return Sound(part.sound.data, part.sound.name)
     if part.HasField("video"):
-        return Video(part.video.data, part.video.name)
+        return Video(part.video.data, part.video.name, heard=part.video.heard)
     return part.text
 
 

@@ -5,14 +5,15 @@ that reads its last row has been launched, also if it comes again behind others 
 and batches of the encoder run in the order of their launches, so that whatever overwrites the rows
 comes later. Images are encoded in the order in which sequences took their slots: one that lacks
 room keeps all behind it waiting, so that rows come free for it. A pinned image needs no other's
-rows to be used, so rows always come free.
+rows to be used, so rows always come free; but for a sound whose tokens stand between those of
+images. Sequences behind the one that lacks room let go of such, and it is encoded again.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from msgspec.structs import replace
 
@@ -149,10 +150,11 @@ class Encodes(EnginePart[_Pinned]):
             assert limits.media.triples, "its positions are not triples"
             assert len(request.positions) == 12 * prompt, "positions are i32[T, 3]"
         first = request.score_from
-        if media and first is not None and first < media[-1].end:
+        last = max((span.end for span in media), default=0)
+        if first is not None and first < last:
             raise InvalidRequest(
                 f"cannot score from token {first}: tokens of an image have no scores, and the last "
-                f"one ends at token {media[-1].end}: score what follows it",
+                f"one ends at token {last}: score what follows it",
                 param="score_from",
             )
 
@@ -175,7 +177,7 @@ class Encodes(EnginePart[_Pinned]):
     def _next_batch(self) -> EncodeBatch | None:
         """Give rows to the images that are needed next; return those to encode now, if any."""
         encoder, size, parts = 0, 0, list[EncodedPart]()
-        for sequence in self.live.running:  # in order of admission
+        for place, sequence in enumerate(self.live.running):  # in order of admission
             for span in self._needed(sequence):
                 if self._is_pinned(sequence, span):
                     continue
@@ -184,7 +186,7 @@ class Encodes(EnginePart[_Pinned]):
                 others = parts and wanted != (encoder, size)
                 if others or len(parts) == limits.images(wanted[1]):
                     return EncodeBatch(encoder, size, tuple(parts))
-                rows = self.pool.take(span.digest, span.rows)
+                rows = self._rows(span, place)
                 if rows is None:
                     return EncodeBatch(encoder, size, tuple(parts)) if parts else None
                 encoder, size = wanted
@@ -192,6 +194,17 @@ class Encodes(EnginePart[_Pinned]):
                 self.encoded += 1
                 self._pin(sequence, span)
         return EncodeBatch(encoder, size, tuple(parts)) if parts else None
+
+    def _rows(self, span: MediaSpan, place: int) -> tuple[int, ...] | None:
+        """Take rows for an image; None: too many are in use. place: of its sequence."""
+        if (rows := self.pool.take(span.digest, span.rows)) is not None:
+            return rows
+        for other in islice(self.live.running, place + 1, None):
+            if self.of.get(other.id):
+                reach = self._reach(other)
+                late = (each.digest for each in self._needed(other) if each.end > reach)
+                self._unpin(other, self.of[other.id].intersection(late))
+        return self.pool.take(span.digest, span.rows)
 
     # What steps compute
 

@@ -243,10 +243,11 @@ def sound_decoder() -> SoundDecoder:
     return SoundDecoder()
 
 
-def _video(_: VideoAsk, answer: VideoAnswer) -> DecodedVideo:
+def _video(ask: VideoAsk, answer: VideoAnswer) -> DecodedVideo:
     frames = np.frombuffer(answer.frames, np.uint8)
     frames = frames.reshape(-1, answer.height, answer.width, 3)
-    return DecodedVideo(frames, answer.indices, answer.rate, answer.total)
+    samples = np.frombuffer(answer.samples, np.float32) if ask.seconds else None
+    return DecodedVideo(frames, answer.indices, answer.rate, answer.total, samples)
 
 
 _VIDEOS = InputKind(name="video", param="messages", retry_s=2.0, process=VideoProcess, read=_video)
@@ -259,19 +260,23 @@ class VideoDecoder:
         """waiting: bytes of videos that may wait."""
         self._lanes = DecodingLanes(_VIDEOS, lanes, waiting)
 
-    def submit(self, video: bytes, form: AnyVideoForm) -> Future[DecodedVideo]:
-        """Decode a video. Raises QueueFull, and InvalidRequest for torn images; the future raises
+    def submit(self, video: bytes, form: AnyVideoForm, seconds: int = 0) -> Future[DecodedVideo]:
+        """Decode a video. seconds: of its sound at most; 0: its frames alone.
+
+        Raises QueueFull, and InvalidRequest for torn images; the future raises
         InvalidRequest for a bad video, and Unavailable.
         """
-        return self._lanes.submit(_video_ask(video, form), len(video))
+        return self._lanes.submit(_video_ask(video, form, seconds), len(video))
 
 
-def _video_ask(video: bytes, form: AnyVideoForm) -> VideoAsk:
+def _video_ask(video: bytes, form: AnyVideoForm, seconds: int) -> VideoAsk:
     try:
         images = frames_in(video)
     except ValueError as exc:
         raise InvalidRequest(f"the video {exc}", param=_VIDEOS.param) from exc
-    return VideoAsk(video, form) if images is None else VideoAsk(b"", form, images)
+    if images is None:
+        return VideoAsk(video, form, seconds=seconds)
+    return VideoAsk(b"", form, images, seconds)
 
 
 def check_av() -> None:

@@ -24,6 +24,7 @@ from model_server.loading.images.decoders import (
 )
 from model_server.loading.images.prepared import LivingImages, PreparedImage, key_of, with_digest
 from model_server.models.media.media_recipe import (
+    DecodedVideo,
     MediaRecipe,
     PreparedMedia,
     VideoRecipe,
@@ -75,7 +76,8 @@ class ImageReader:
     async def _read(self, image: Image, owner: str, mixed: bool) -> Parts:
         """mixed: the prompt has media of several encoders."""
         loop = asyncio.get_running_loop()
-        whose = f"{image.kind} {owner}" if not mixed else f"{image.kind} of several {owner}"
+        heard = "heard " if isinstance(image, Video) and image.heard else ""
+        whose = f"{heard}{image.kind} {'of several ' * mixed}{owner}"
         key = await loop.run_in_executor(self._threads, key_of, image.data, whose)
         if (found := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
@@ -110,7 +112,7 @@ class ImageReader:
             made = await self._made(image, encoder, mixed)
             loop = asyncio.get_running_loop()
             parts = await loop.run_in_executor(
-                self._threads, lambda: _parts(made(), owner, encoder)
+                self._threads, lambda: self._parts(made(), owner, encoder)
             )
         for part in parts:
             self.living.add(part)
@@ -121,10 +123,31 @@ class ImageReader:
         recipe = self.recipes[encoder]
         if isinstance(image, Video):
             assert recipe.video is not None, "the kinds of media are checked"
-            return await _video(image.data, recipe.video)
+            return await self._video(image, recipe.video)
         decoded = await self._decode[encoder](image.data)
         prepare = (recipe.beside if mixed else None) or recipe.prepare
         return lambda: prepare(decoded)
+
+    async def _video(self, video: Video, recipe: VideoRecipe) -> Callable[[], PreparedMedia]:
+        check_av()
+        woven = recipe.woven if video.heard else None
+        if woven is None:
+            decoded = await _watched(video.data, recipe, 0)
+            return lambda: recipe.prepare(decoded)
+        number = encoder_of(self.recipes, "audio")
+        assert number is not None, "what a model hears is checked"
+        sounds = self.recipes[number]
+        both = await _watched(video.data, recipe, sounds.seconds)
+        samples = both.samples
+        assert samples is not None, "they were asked for"
+        return lambda: woven(recipe.prepare(both), sounds.prepare(samples))
+
+    def _parts(self, media: PreparedMedia, owner: str, own: int) -> Parts:
+        """own: number of the medium's encoder."""
+        numbers = (encoder_of(self.recipes, part.kind) for part in media.parts)
+        each = (own if number is None else number for number in numbers)
+        pairs = zip(media.parts, each, strict=True)
+        return tuple(with_digest(part, owner, encoder) for part, encoder in pairs)
 
     def _end(self, key: bytes, size: int, done: asyncio.Task[Parts]) -> None:
         del self._reading[key]
@@ -149,14 +172,9 @@ def image_reader(recipes: Sequence[MediaRecipe]) -> ImageReader | None:
     return ImageReader(recipes) if recipes else None
 
 
-async def _video(data: bytes, recipe: VideoRecipe) -> Callable[[], PreparedMedia]:
-    check_av()
-    decoded = await asyncio.wrap_future(video_decoder().submit(data, recipe.form))
-    return lambda: recipe.prepare(decoded)
-
-
-def _parts(media: PreparedMedia, owner: str, encoder: int) -> Parts:
-    return tuple(with_digest(part, owner, encoder) for part in media.parts)
+async def _watched(data: bytes, recipe: VideoRecipe, seconds: int) -> DecodedVideo:
+    """seconds: of its sound at most; 0: its frames alone."""
+    return await asyncio.wrap_future(video_decoder().submit(data, recipe.form, seconds))
 
 
 def _size(parts: Parts) -> int:

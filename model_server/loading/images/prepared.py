@@ -7,6 +7,8 @@ import threading
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
+
 from model_server.models.media.media_recipe import PreparedMedia
 from sax.errors import QueueFull
 
@@ -28,6 +30,8 @@ class PreparedImage:
     frame: int | None = None  # as of PreparedMedia
     lasts: int | None = None  # as of PreparedMedia
     encoder: int = 0  # among those of the model
+    turns: np.ndarray | None = None  # as of PreparedMedia
+    twins: bool = False  # as of PreparedMedia
 
     @property
     def size(self) -> int:
@@ -98,6 +102,8 @@ def with_digest(media: PreparedMedia, owner: str, encoder: int = 0) -> PreparedI
         frame=media.frame,
         lasts=media.lasts,
         encoder=encoder,
+        turns=media.turns,
+        twins=media.twins,
     )
 
 

@@ -39,6 +39,12 @@ class PreparedMedia(NamedTuple):
     # Positions from its first one to that of what follows it; None: the longer side of its grid
     lasts: int | None = None
     after: tuple[PreparedMedia, ...] = ()  # further parts, each encoded by itself
+    kind: str = ""  # of its encoder: image, audio; "": of the medium's own
+    # Of the first of parts that take turns in a prompt, i32[n]: the part of each of their tokens.
+    # None: they follow each other.
+    turns: np.ndarray | None = None
+    # The tokens before and behind all parts share the positions of the marks around them.
+    twins: bool = False
 
     @property
     def parts(self) -> tuple[PreparedMedia, ...]:
@@ -52,6 +58,7 @@ class DecodedVideo(NamedTuple):
     indices: tuple[int, ...]  # of these frames among all
     rate: float  # frames a second of the whole video
     total: int  # its frames
+    samples: np.ndarray | None = None  # f32[n] at 16 kHz: of its sound; None: nobody asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,8 @@ class VideoRecipe:
     placeholder: str  # what chat templates write, once for each video
     marked: str  # the placeholder between marks that each part brings itself; "": there are none
     token: int  # the id whose places the vectors take
+    # Puts what is seen and what is heard together; None: sound tracks are not heard
+    woven: Callable[[PreparedMedia, PreparedMedia], PreparedMedia] | None = None
 
 
 class MediaEncoder(Protocol):
@@ -159,6 +168,12 @@ def encoders(*each: MediaRecipe | None) -> tuple[MediaRecipe, ...]:
 def encoder_of(media: Sequence[MediaRecipe], kind: str) -> int | None:
     """Return the number of the encoder that takes a kind: image, video, audio; None: none does."""
     return next((number for number, each in enumerate(media) if kind in each.written), None)
+
+
+def hears_videos(media: Sequence[MediaRecipe]) -> bool:
+    """Return True if a model hears the sound tracks of videos."""
+    woven = any(each.video is not None and each.video.woven is not None for each in media)
+    return woven and encoder_of(media, "audio") is not None
 
 
 def written_for(media: Sequence[MediaRecipe]) -> dict[str, str]:

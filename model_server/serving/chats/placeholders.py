@@ -4,7 +4,7 @@ what an engine is asked with them. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,11 +23,17 @@ class PlacedPart(Protocol):
     """Where the vectors of a part of a medium lie; as of `PreparedMedia`."""
 
     @property
+    def rows(self) -> int: ...
+    @property
     def grid(self) -> tuple[int, int, int] | None: ...
     @property
     def frame(self) -> int | None: ...
     @property
     def lasts(self) -> int | None: ...
+    @property
+    def turns(self) -> np.ndarray | None: ...
+    @property
+    def twins(self) -> bool: ...
 
 
 def expanded(rendered: str, texts: Sequence[tuple[str, str]]) -> str:
@@ -53,13 +59,14 @@ def expanded(rendered: str, texts: Sequence[tuple[str, str]]) -> str:
 
 
 def places_of(
-    ids: Sequence[int], tokens: Collection[int], rows: Sequence[int]
+    ids: Sequence[int], tokens: Collection[int], media: Sequence[PlacedPart]
 ) -> list[tuple[int, ...]]:
-    """Return the places of each image's tokens among the ids, given how many tokens each has.
+    """Return the places of each part's tokens among the ids.
 
     tokens: the ids that stand for vectors. Raises InvalidRequest if there are more or fewer: the
     tokenizer did not read them as they are.
     """
+    rows = [part.rows for part in media]
     places = [place for place, each in enumerate(ids) if each in tokens]
     if len(places) != sum(rows):
         raise InvalidRequest(
@@ -70,7 +77,18 @@ def places_of(
     ends = [0]
     for count in rows:
         ends.append(ends[-1] + count)
-    return [tuple(places[start:end]) for start, end in pairwise(ends)]
+    each = [tuple(places[start:end]) for start, end in pairwise(ends)]
+    for first, part in enumerate(media):
+        if part.turns is not None:
+            among = places[ends[first] : ends[first] + len(part.turns)]
+            each[first:] = [*_in_turns(among, part.turns), *each[first + 1 + max(part.turns) :]]
+    return each
+
+
+def _in_turns(places: Sequence[int], turns: np.ndarray) -> Iterator[tuple[int, ...]]:
+    """Divide the places of parts that take turns among them."""
+    for part in range(1 + int(turns.max())):
+        yield tuple(np.asarray(places)[turns == part].tolist())
 
 
 def runs_of(places: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -95,27 +113,47 @@ def triples_of(
     Three times the same number for a text's token, and for those of what has no grid; those of an
     image lie in its grid, those of a video in that of its first frame. A text counts on from the
     longer side of what is before it, as in transformers, however many frames that has, unless the
-    first part says how long it `lasts`; an answer from the largest number of all.
+    first part says how long it `lasts`; an answer from the largest number of all. The sound of a
+    video counts from its first frame on.
     """
     made = np.empty((length, 3), np.int32)
+    still = _twins(length, places, media)
     done = start = following = 0
     for each, part in zip(places, media, strict=True):
-        if part.grid is None:
+        inside = _inside(part, len(each))
+        if inside is None:
             continue
-        made[done : each[0]] = _counted(each[0] - done, following)
-        following += each[0] - done
         if part.frame is None:
-            lasts = max(part.grid[1:]) if part.lasts is None else part.lasts
+            following = _count(made[done : each[0]], still[done : each[0]], following)
+            lasts = 1 + int(inside[:, 1:].max()) if part.lasts is None else part.lasts
             start, following = following, following + lasts
-        inside = np.indices(part.grid).reshape(3, -1).T + (part.frame or 0, 0, 0)
-        made[each[0] : each[-1] + 1] = start + inside
-        done = each[-1] + 1
-    made[done:] = _counted(length - done, following)
+        made[list(each)] = start + inside
+        done = max(done, each[-1] + 1)
+    _count(made[done:], still[done:], following)
     return made, 1 + int(made.max(initial=-1))
 
 
-def _counted(count: int, start: int) -> np.ndarray:
-    return np.arange(start, start + count, dtype=np.int32)[:, None]
+def _inside(part: PlacedPart, count: int) -> np.ndarray | None:
+    """Return i[count, 3] or i[count, 1]: positions from the medium's own; None: those of a text."""
+    if part.grid is not None:
+        return np.indices(part.grid).reshape(3, -1).T + (part.frame or 0, 0, 0)
+    return None if part.frame is None else np.arange(part.frame, part.frame + count)[:, None]
+
+
+def _twins(length: int, places: Sequence[Sequence[int]], media: Sequence[PlacedPart]) -> np.ndarray:
+    """Return bool[length]: the tokens of a text whose position is that of the token before them."""
+    still = np.zeros(length, np.bool_)
+    for number, part in enumerate(media):
+        if part.twins and part.turns is not None:
+            end = max(each[-1] for each in places[number : number + 1 + int(part.turns.max())])
+            still[[places[number][0] - 1, *range(end + 2, min(end + 3, length))]] = True
+    return still
+
+
+def _count(made: np.ndarray, still: np.ndarray, start: int) -> int:
+    """Give the tokens of a text i32[n, 3] their positions; return the one behind them."""
+    made[:] = (start - 1 + np.maximum(np.cumsum(~still), 1))[:, None]
+    return int(made[-1, 0]) + 1 if len(made) else start
 
 
 def with_images(
@@ -128,12 +166,12 @@ def with_images(
     assert loaded.images is not None
     recipes = loaded.images.recipes
     tokens = frozenset().union(*(recipe.tokens for recipe in recipes))
-    places = places_of(asked.prompt, tokens, [image.rows for image in images])
+    places = places_of(asked.prompt, tokens, images)
     spans = tuple(
         MediaSpan(
             image.digest, runs_of(each), image.count, image.pieces, image.places, image.encoder
         )
-        for image, each in zip(images, places, strict=True)
+        for image, each in sorted(zip(images, places, strict=True), key=lambda pair: pair[1])
     )
     if not any(recipe.triples for recipe in recipes):
         return replace(asked, media=spans)

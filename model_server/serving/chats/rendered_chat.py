@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from model_server.loading.images.image_reader import ImageReader
 from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded import Loaded
-from model_server.models.media.media_recipe import MediaRecipe, written_for
+from model_server.models.media.media_recipe import MediaRecipe, hears_videos, written_for
 from model_server.serving.chats.placeholders import expanded
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.text_length import check_messages
-from sax.chat import Image, ToolChoice, images_of
+from sax.chat import Image, ToolChoice, Video, images_of
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.table import TOOLS_BYTES
 from sax.format import quoted
@@ -92,6 +92,12 @@ def check_kinds(media: Sequence[Image], recipes: Sequence[MediaRecipe]) -> None:
     """Raise UnsupportedParameter naming a medium of a kind that the model does not take."""
     taken = written_for(recipes)
     for each in media:
+        if isinstance(each, Video) and each.heard and not hears_videos(recipes):
+            raise UnsupportedParameter(
+                f"{each.name} is a video that is to be heard (use_audio_in_video), and this model "
+                "does not hear them: leave that out, or ask another model",
+                param=each.name,
+            )
         if each.kind not in taken:
             names = " and ".join(["texts", *(_plural(kind) for kind in taken)])
             raise UnsupportedParameter(

@@ -182,7 +182,7 @@ class MixedInputs:
         fitting(ids, which, self.loaded, param)
         recipes = self.image_reading.images.recipes
         tokens = frozenset[int]().union(*(recipe.tokens for recipe in recipes))
-        places = places_of(ids, tokens, [image.rows for image in images])
+        places = places_of(ids, tokens, images)
         if not images or not self.image_reading.triples:
             return MixedInput(ids, images, places)
         positions, _ = triples_of(len(ids), places, images)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from model_server.sharing.audio.process import RATE
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
 from model_server.sharing.images.forms import BICUBIC, BudgetForm, CanvasForm, ImageFit, PaddedForm
@@ -286,6 +287,7 @@ class VideoAsk(msgspec.Struct, frozen=True, array_like=True):
     video: bytes
     form: AnyVideoForm
     images: tuple[bytes, ...] | None = None  # files that are its frames, in place of `video`
+    seconds: int = 0  # of its sound, which is decoded, too, at most; 0: it is not
 
 
 class VideoAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -297,11 +299,13 @@ class VideoAnswer(msgspec.Struct, frozen=True, array_like=True):
     indices: tuple[int, ...] = ()  # of the frames, in the video
     rate: float = 0.0  # frames a second of the video
     total: int = 0  # its frames
+    samples: bytes = b""  # f32[n] at 16 kHz: of its sound
 
 
 SECONDS = 60.0  # of processor time for one video
 _WALL_S = 180.0  # for one video, on a machine too busy to give the process its processor time
-_MOST = 3 * MOST_PIXELS + (1 << 20)  # bytes of an answer
+_MOST_S = 3600  # of the longest sound that a model hears
+_MOST = 3 * MOST_PIXELS + 4 * RATE * _MOST_S + (1 << 20)  # bytes of an answer
 _WORKER = "model_server.sharing.videos.worker"
 _DECODER = msgspec.msgpack.Decoder(VideoAnswer)
 

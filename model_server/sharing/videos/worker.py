@@ -3,8 +3,9 @@
     python -m model_server.sharing.videos.worker SECONDS NICENESS
 
 Reads requests from standard input and writes answers to standard output until the input ends.
-Videos are decoded with FFmpeg's libraries (PyAV). Only containers and codecs that are listed here
-are opened, so that no file can name another one, an address or a decoder that nobody uses.
+Videos and their sounds are decoded with FFmpeg's libraries (PyAV). Only containers and codecs that
+are listed here are opened, so that no file can name another one, an address or a decoder that
+nobody uses.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import av
 import av.error
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 from PIL import Image
 
+from model_server.sharing.audio.process import RATE
+from model_server.sharing.audio.resampler import Resampler
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.images.forms import ImageFit
@@ -38,6 +43,12 @@ from model_server.sharing.videos.process import (
 MEMORY = 2 << 30
 _ADDRESSES = 6 << 30
 _CODECS = "h264,hevc,vp8,libvpx,vp9,libvpx-vp9,av1,libdav1d,mpeg4,mjpeg"
+_SOUND_CODECS = (
+    *("aac", "mp3", "mp3float", "opus", "libopus", "vorbis", "flac", "alac", "ac3", "eac3"),
+    *("pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_f32le", "pcm_u8"),
+)
+_MOST_CHANNELS = 8
+_SOUND_RATES = (4_000, 384_000)
 _KINDS = "MP4, MOV, WebM, Matroska or AVI file"
 _RIFF_HEAD = 12  # bytes
 
@@ -53,15 +64,19 @@ def _container_of(data: bytes) -> str:
     raise RefusedVideo(f"is not a {_KINDS}")
 
 
-def prepared(data: bytes, form: AnyVideoForm) -> VideoAnswer:
-    """Return the frames of a video that a model takes. Raises RefusedVideo, MemoryError."""
+def prepared(data: bytes, form: AnyVideoForm, seconds: int = 0) -> VideoAnswer:
+    """Return the frames of a video that a model takes, with at most so many seconds of sound.
+
+    seconds: 0: without its sound. Raises RefusedVideo, MemoryError.
+    """
     if not data:
         raise RefusedVideo(f"is empty: send the bytes of a {_KINDS}")
     kind = _container_of(data)
     try:
         total, rate = _counted(data, kind)
         indices = form.indices(total, rate)
-        return _made(_frames(data, kind, indices), indices, total, rate, form)
+        made = _made(_frames(data, kind, indices), indices, total, rate, form)
+        return replace(made, samples=_heard(data, kind, seconds)) if seconds else made
     except (RefusedVideo, MemoryError):
         raise
     except av.error.DecoderNotFoundError:
@@ -155,8 +170,77 @@ def _frames(data: bytes, kind: str, indices: list[int]) -> Iterator[Image.Image]
                 return
 
 
-def _opened(data: bytes, kind: str) -> Any:
-    options = {"codec_whitelist": _CODECS, "enable_drefs": "0"}
+def _heard(data: bytes, kind: str, seconds: int) -> bytes:
+    """Return the samples f32[n] of a video's sound. Raises RefusedVideo."""
+    with _opened(data, kind, ",".join(_SOUND_CODECS)) as container:
+        # msgspec writes any buffer as bytes, so that no copy is made.
+        return cast("bytes", _samples(container, seconds).data.cast("B"))
+
+
+def _samples(container: Any, seconds: int) -> np.ndarray:
+    """Return f32[n] of a video's sound. seconds: of the longest that is taken.
+
+    Its first sample counts as the video's beginning, as in transformers. Raises RefusedVideo.
+    """
+    stream = container.streams.best("audio")
+    if stream is None:
+        raise RefusedVideo(
+            "has no sound, and use_audio_in_video asks for it: leave that out, or send a video "
+            "that has one"
+        )
+    codec = stream.codec_context.codec.name
+    if codec not in _SOUND_CODECS:
+        raise RefusedVideo(
+            f"has a sound of the codec {codec}, which is not decoded here: send AAC, MP3, Opus, "
+            "Vorbis, FLAC, ALAC, AC-3 or PCM"
+        )
+    stream.thread_count = 1
+    pieces = [*_resampled(container.decode(stream), seconds)]
+    samples = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
+    if not len(samples):
+        raise RefusedVideo("has a sound without samples: leave use_audio_in_video out")
+    if not np.isfinite(samples.sum(dtype=np.float64)):
+        raise RefusedVideo("has a sound with samples that are no finite numbers")
+    return samples
+
+
+def _resampled(frames: Iterator[Any], seconds: int) -> Iterator[np.ndarray]:
+    """Yield the mixed sound piece by piece. Raises RefusedVideo for more than so many seconds."""
+    planes = av.AudioResampler(format="fltp")
+    resampler: Resampler | None = None
+    read = 0
+    for frame in frames:
+        if resampler is None:
+            _check_sound(frame.sample_rate, len(frame.layout.channels))
+            resampler = Resampler(frame.sample_rate, RATE)
+        read += frame.samples
+        if read > seconds * frame.sample_rate:
+            raise RefusedVideo(
+                f"has a sound of more than {seconds} s, which is what this model takes: send a "
+                "shorter part of it, or leave use_audio_in_video out"
+            )
+        for each in planes.resample(frame):
+            yield resampler.feed(each.to_ndarray().mean(0, dtype=np.float32))
+    if resampler is not None:
+        for each in planes.resample(None):
+            yield resampler.feed(each.to_ndarray().mean(0, dtype=np.float32))
+        yield resampler.flush()
+
+
+def _check_sound(rate: int, channels: int) -> None:
+    if channels > _MOST_CHANNELS:
+        raise RefusedVideo(
+            f"has a sound of {channels} channels: at most {_MOST_CHANNELS} are mixed"
+        )
+    if not _SOUND_RATES[0] <= rate <= _SOUND_RATES[1]:
+        raise RefusedVideo(
+            f"has a sound of {rate} samples a second: from {_SOUND_RATES[0]} to {_SOUND_RATES[1]} "
+            "are taken"
+        )
+
+
+def _opened(data: bytes, kind: str, codecs: str = _CODECS) -> Any:
+    options = {"codec_whitelist": codecs, "enable_drefs": "0"}
     if kind != "mov":
         del options["enable_drefs"]
     return av.open(BytesIO(data), format=kind, options=options, metadata_errors="ignore")
@@ -178,9 +262,11 @@ def _stream(container: Any) -> Any:
 
 def answer(ask: VideoAsk) -> VideoAnswer:
     try:
-        if ask.images is not None:
-            return _of_images(ask.images, ask.form)
-        return prepared(ask.video, ask.form)
+        if ask.images is None:
+            return prepared(ask.video, ask.form, ask.seconds)
+        if ask.seconds:
+            raise RefusedVideo("is a list of images, which has no sound: leave that out")
+        return _of_images(ask.images, ask.form)
     except RefusedVideo as exc:
         return VideoAnswer("refused", text=str(exc))
     except MemoryError:

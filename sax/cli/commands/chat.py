@@ -16,7 +16,7 @@ import typer
 
 from sax.cli.commands.requests import NoStream, Priority, Timeout
 from sax.cli.conversation import Conversation
-from sax.cli.image_files import ImageFiles, SoundFiles, VideoFiles
+from sax.cli.image_files import HearVideos, ImageFiles, SoundFiles, VideoFiles
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
@@ -210,6 +210,7 @@ def chat(
     image: ImageFiles = None,
     audio: SoundFiles = None,
     video: VideoFiles = None,
+    audio_in_video: HearVideos = False,
     no_stream: NoStream = False,
     mcp: Annotated[
         list[str] | None,
@@ -253,7 +254,7 @@ def chat(
             client, model, sampling, system, priority, timeout, stream=not no_stream
         )
         conversation.files, conversation.sounds = [*(image or ())], [*(audio or ())]
-        conversation.videos = [*(video or ())]
+        conversation.videos, conversation.heard = [*(video or ())], audio_in_video
         if mcp:
             conversation.tools = opened.enter_context(_tools(mcp, yes=mcp_yes))
             conversation.tool_choice = tool_choice

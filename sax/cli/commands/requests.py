@@ -15,6 +15,7 @@ import typer
 
 from sax.cli.conversation import print_answer
 from sax.cli.image_files import (
+    HearVideos,
     ImageFiles,
     ImageInputs,
     SoundFiles,
@@ -74,6 +75,7 @@ def generate(
     image: ImageFiles = None,
     audio: SoundFiles = None,
     video: VideoFiles = None,
+    audio_in_video: HearVideos = False,
     no_stream: NoStream = False,
 ) -> Results:
     """Continue a text with a model.
@@ -90,7 +92,7 @@ def generate(
       sax generate /sax/test/qwen2-audio "Who speaks?" --audio talk.mp3
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    chat = (Message("user", with_images(text, image, audio, video)),)
+    chat = (Message("user", with_images(text, image, audio, video, heard=audio_in_video)),)
     request = GenerateRequest(
         model_id=model,
         prompt=chat if image or audio or video else text,

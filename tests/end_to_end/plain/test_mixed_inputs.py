@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -13,11 +14,16 @@ import pytest
 import soundfile
 from PIL import Image
 
+from model_server.loading.images.image_reader import ImageReader
+from model_server.loading.images.prepared import PreparedImage
+from sax.chat import Video
 from tests.end_to_end.cell import Cell
 from tests.model_server.loading.media.image_folder import folder_of
 from tests.model_server.loading.media.test_rows_and_tiles import MIXED
 from tests.model_server.models.media.media_cases import images_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
+from tests.model_server.video_files import video_file
+from tests.tools.golden.media import omni
 
 pytestmark = pytest.mark.nightly
 
@@ -50,11 +56,33 @@ def part(medium: np.ndarray) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
+def as_16_bits(samples: np.ndarray) -> np.ndarray:
+    return (samples * 2**15).astype(np.int16)
+
+
+def watched(video: bytes) -> dict[str, Any]:
+    data = base64.b64encode(video).decode()
+    return {"type": "video_url", "video_url": {"url": f"data:video/x-matroska;base64,{data}"}}
+
+
+def read(video: Video) -> list[PreparedImage]:
+    """The parts of a video as a server prepares it."""
+
+    async def parts() -> list[PreparedImage]:
+        (made,) = await ImageReader(load_media(CASE)[2].media).read([video])
+        return [*made]
+
+    return asyncio.run(parts())
+
+
 def whole_answer(ids: list[int], order: list[int]) -> list[int]:
+    return answer_to(ids, parts_of(load_media(CASE)[2].media, CASE, order))
+
+
+def answer_to(ids: list[int], parts: list[PreparedImage]) -> list[int]:
     """What the whole model answers to these tokens and media."""
     decoder, encoders, recipe = load_media(CASE)
     media = recipe.media
-    parts = parts_of(media, CASE, order)
     assert places_in(media, np.asarray(ids)).sum() == sum(each.rows for each in parts)
     model = WholePrompts(decoder, media, seen(encoders, media, parts), parts, len(ids) + TOKENS)
     made = [*ids]
@@ -84,4 +112,16 @@ def test_pictures_and_sounds_stand_in_one_chat_in_any_order(cell: Cell, tmp_path
         body = {"messages": asked, "return_token_ids": True, **settings}
         found = post("/v1/chat/completions", **body)["choices"][0]["token_ids"]
         assert found == whole_answer(ids, order), order
+    video = video_file(
+        9, rate=3, width=24, height=16, kind="matroska", sound=as_16_bits(images_of(CASE)[0])
+    )
+    content = [watched(video), {"type": "text", "text": "?"}]
+    asked = [{"role": "user", "content": content}]
+    for heard in (True, False):
+        hears = {"mm_processor_kwargs": {"use_audio_in_video": heard}}
+        ids = post("/tokenize", messages=asked, **hears)["tokens"]
+        body = {"messages": asked, "return_token_ids": True, **settings, **hears}
+        found = post("/v1/chat/completions", **body)["choices"][0]["token_ids"]
+        assert found == answer_to(ids, read(Video(video, heard=heard)))
+        assert (omni.SOUND in ids) == heard
     cell.sax("unpublish", MODEL)

@@ -49,6 +49,43 @@ async def test_frames_with_commas_between_them_are_a_video(
     assert cell.requests[-1].prompt == (Message("user", content),)
 
 
+async def test_videos_are_heard_if_the_body_asks_for_it(
+    http: httpx.AsyncClient, cell: FakeCell
+) -> None:
+    frames = base64.b64encode(b"\xff\xd8one").decode()
+    for part in (video(), video(f"data:video/jpeg;base64,{frames}")):
+        for asks in (True, False, None):
+            kwargs = {"mm_processor_kwargs": {"use_audio_in_video": asks}}
+            reply = await http.post("/v1/chat/completions", json=body(part) | kwargs)
+            assert reply.status_code == 200, reply.text
+            (message,) = cell.requests[-1].prompt
+            assert isinstance(message, Message)
+            (sent,) = message.images
+            assert isinstance(sent, Video)
+            assert sent.heard is bool(asks)
+            assert (await http.post("/tokenize", json=body(part) | kwargs)).status_code == 200
+
+
+@each_case(
+    "kwargs, name",
+    [
+        ({"fps": 1}, "mm_processor_kwargs.fps"),
+        ({"use_audio_in_video": 1}, "mm_processor_kwargs.use_audio_in_video"),
+        ({"use_audio_in_video": True, "max_pixels": 9}, "mm_processor_kwargs.max_pixels"),
+    ],
+)
+async def test_what_else_processors_take_is_refused_by_name(
+    kwargs: dict[str, Any], name: str, http: httpx.AsyncClient, cell: FakeCell
+) -> None:
+    for path in ("/v1/chat/completions", "/tokenize"):
+        reply = await http.post(path, json=body(video()) | {"mm_processor_kwargs": kwargs})
+        assert reply.status_code == 400, reply.text
+        assert reply.json()["error"]["param"] == name
+    text = {"model": "smollm2", "prompt": "a", "mm_processor_kwargs": {"use_audio_in_video": True}}
+    assert (await http.post("/tokenize", json=text)).status_code == 400
+    assert not cell.requests
+
+
 @each_case(
     "part, name",
     [

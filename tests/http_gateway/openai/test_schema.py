@@ -105,7 +105,6 @@ REFUSED = {
     "audio": {"voice": "alloy"},
     "function_call": {"name": "f"},
     "functions": [{"name": "f"}],
-    "mm_processor_kwargs": {"use_audio_in_video": True},
     "modalities": ["text", "audio"],
     "moderation": {"model": "x"},
     "service_tier": "fast",
@@ -124,8 +123,8 @@ def test_a_field_that_would_have_to_be_ignored_is_refused_by_name(field: str):
 
 
 def test_a_refusal_says_what_to_do_instead():
-    with pytest.raises(UnsupportedParameter, match=r"not read: send the sound beside it\."):
-        chat(mm_processor_kwargs=REFUSED["mm_processor_kwargs"])
+    with pytest.raises(UnsupportedParameter, match=r"No model that chats speaks"):
+        chat(audio=REFUSED["audio"])
 
 
 @each_case(

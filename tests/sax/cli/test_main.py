@@ -321,6 +321,12 @@ def test_sounds_and_videos_come_before_the_text_of_the_first_message(
     assert sax("chat", MODEL, option, str(file), stdin="who\nand now\n").exit_code == 0
     assert cell.asked[2].prompt[0] == Message("user", (sound, "who"))
     assert cell.asked[2].prompt[2] == Message("user", "and now")
+    if kind is Video:
+        hearing = (option, str(file), "--audio-in-video")
+        assert sax("generate", MODEL, "who", *hearing).stdout == "WHO\n"
+        assert sax("chat", MODEL, "who", *hearing).exit_code == 0
+        both = Video(b"RIFF", str(file), heard=True)
+        assert [each.prompt[0] for each in cell.asked[-2:]] == [Message("user", (both, "who"))] * 2
 
 
 @pytest.mark.extended

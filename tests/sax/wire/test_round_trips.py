@@ -45,6 +45,7 @@ from sax.types import (
     TokenLogprob,
     Tool,
     ToolCall,
+    Video,
 )
 from sax.wire.embed import (
     decode_classified,
@@ -101,7 +102,8 @@ F64 = st.floats(allow_nan=False)
 F32 = st.floats(width=32, allow_nan=False)
 IMAGES = st.builds(Image, st.binary(max_size=12), TEXT)
 SOUNDS = st.builds(Sound, st.binary(max_size=12), TEXT)
-CONTENT = TEXT | st.lists(TEXT | IMAGES | SOUNDS, min_size=1, max_size=3).map(tuple)
+VIDEOS = st.builds(Video, st.binary(max_size=12), TEXT, heard=st.booleans())
+CONTENT = TEXT | st.lists(TEXT | IMAGES | SOUNDS | VIDEOS, min_size=1, max_size=3).map(tuple)
 VERSION = st.binary(min_size=16, max_size=16).map(bytes.hex)
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 MAPS = st.dictionaries(TEXT, TEXT, max_size=3)

@@ -1,7 +1,7 @@
 """Dots 3: latent attention to chosen tokens and, of other sizes, in windows; gated heads, experts.
 
-It sees by `media/dots_vision_encoder`; sounds are not heard. The layers that draft are skipped: the
-reference defines none.
+It sees by `media/dots_vision_encoder` and hears by `media/dots_sounds`. The layers that draft are
+skipped: the reference defines none.
 Source: Dots Studio 2026, "Dots 3 Note"; names and config keys are those of Hugging Face's
 `Dots3NoteForConditionalGeneration`.
 """
@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from model_server.checkpoints.media_part import AUDIO, FEATURES
 from model_server.kernels.pages import CacheShape, HeadShape
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.experts.mlp_layers import listed_sparse
@@ -30,8 +31,10 @@ from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.attention import OutputGate
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape
 from model_server.models.layers.rope import Rope, rope_of
+from model_server.models.media.dots_sounds import dots_sounds
 from model_server.models.media.dots_vision_encoder import dots_vision
 from model_server.models.media.media_recipe import encoders
+from model_server.models.media.qwen.sounds import with_files_apart
 from model_server.models.media.qwen.vision_encoder import OUTER
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.sharding import split_heads
@@ -56,6 +59,7 @@ KEYS = KnownKeys(
         *(key for key in LATENT if key != "rope_scaling"),
         *ROUTED,
         *OUTER,
+        *(AUDIO, FEATURES, "audio_token_id"),
         *(f"swa_{key}" for key in (*_LOCAL, _ROTATED, "rope_theta")),
         _EACH,
         "head_dim",
@@ -71,7 +75,6 @@ KEYS = KnownKeys(
     ),
     {
         **LATENT_OFF,
-        **ignored("audio_config", "audio_token_id"),
         **ignored("swa_num_key_value_heads"),  # as many as heads: they share one latent
         "apply_mla_qkv_lora_rescale": one_of(True),
         "attention_gate_type": one_of("headwise"),
@@ -121,7 +124,7 @@ _PARTS: Mapping[str, Any] = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(_renamed(config or {}), KEYS, _DEFAULTS)
+    keys = ConfigKeys(with_files_apart(_renamed(config or {})), KEYS, _DEFAULTS)
     kinds, indexer = _kinds(keys), indexer_of(keys)
     whole, local = _whole(keys), _local(keys, kinds)
     shared = keys.whole("shared_experts_intermediate_size") * keys.whole("n_shared_experts")
@@ -150,7 +153,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         return replace(cached(shards), chosen=CHOSEN in kinds, plain=CHOSEN in kinds)
 
     windows = tuple(local.window if kind == SLIDING else None for kind in kinds)
-    media = encoders(dots_vision(keys, values, whole.embed))
+    media = encoders(dots_vision(keys, values, whole.embed), dots_sounds(keys, whole.embed))
     return replace(recipe, cache=cache, windows=windows, own_head=None, media=media)
 
 

@@ -19,6 +19,7 @@ from model_server.models.families.qwen_vl.qwen3_vl import deep_tower, vision
 from model_server.models.families.qwen_vl.qwen3_vl_moe import text_recipe
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.media.media_recipe import encoders
+from model_server.models.media.qwen.heard_videos import Weaver, by_time, with_sounds
 from model_server.models.media.qwen.sounds import omni3_sounds, with_files_apart
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.media.qwen.vision_encoder import QWEN2, QWEN3, Timing, evenly
@@ -63,7 +64,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(None if config is None else with_files_apart(config), KEYS, _DEFAULTS)
     recipe = text_recipe(keys, values, routed_ffw(keys), 1e6)
     seen = vision(keys, values, recipe.embed, _KIND, _tower)
-    return replace(recipe, media=encoders(seen, omni3_sounds(keys, "<|audio_pad|>", recipe.embed)))
+    sounds = omni3_sounds(keys, "<|audio_pad|>", recipe.embed)
+    return replace(recipe, media=encoders(with_sounds(seen, sounds, _WEAVER), sounds))
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:
@@ -76,6 +78,8 @@ def _timing(keys: ConfigKeys) -> Timing:
 
 # Videos are prepared as for Qwen2-VL, and what is usual is as for Qwen3-VL.
 _KIND = replace(QWEN3, timing=_timing, processor=QWEN2.processor, together=QWEN2.together)
+
+_WEAVER = Weaver(turns=by_time, marks=("<|audio_start|>", "<|audio_end|>"), twins=False)
 
 FAMILY = Family(
     "qwen3_omni_moe",

@@ -211,7 +211,7 @@ def omni2_sounds(keys: ConfigKeys, text: str, embed: int) -> MediaRecipe | None:
 
     def prepare(samples: np.ndarray) -> PreparedMedia:
         frames = -(-len(samples) // HOP)
-        _check_length(len(samples), longest, 2 * HOP + 1)
+        check_length(len(samples), longest, 2 * HOP + 1)
         # The silence behind a sound fills its last frame, as far as the extractor goes.
         most = longest * RATE
         filled = min(most, -(-(len(samples) + _FRAME) // HOP) * HOP)
@@ -284,7 +284,7 @@ def _seconds(given: object) -> int:
 _MOST_S = 3600
 
 
-def _check_length(samples: int, longest: int, least: int) -> None:
+def check_length(samples: int, longest: int, least: int) -> None:
     """Raise InvalidRequest for a sound that is too long or too short; least: samples."""
     if samples > longest * RATE:
         raise InvalidRequest(
@@ -297,11 +297,11 @@ def _check_length(samples: int, longest: int, least: int) -> None:
         )
 
 
-class _PlaneConvolution(nnx.Module):
+class PlaneConvolution(nnx.Module):
     """Halves a spectrogram's bins and frames."""
 
     def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
-        kernel, bias = dense(f"{_TOWER}.{name}")
+        kernel, bias = dense(name)
         shape = (outputs, inputs, 3, 3)
         self.kernel = weight(shape, (None,) * 4, kernel, dtype=form.dtype, spread=0.02)
         self.bias = weight((outputs,), (None,), bias, dtype=jnp.float32, spread=0.0)
@@ -341,7 +341,7 @@ class EighthEncoder(nnx.Module):
         self.chunks, size = chunks, config.embed
         self.convolutions = nnx.List(
             [
-                _PlaneConvolution(inner, 1 if at == 0 else inner, f"conv2d{at + 1}", form)
+                PlaneConvolution(inner, inner if at else 1, f"{_TOWER}.conv2d{at + 1}", form)
                 for at in range(_HALVINGS)
             ]
         )
@@ -428,7 +428,7 @@ def omni3_sounds(keys: ConfigKeys, text: str, embed: int) -> MediaRecipe | None:
         return whole * vectors + _halved(left, _HALVINGS)
 
     def prepare(samples: np.ndarray) -> PreparedMedia:
-        _check_length(len(samples), _LONGEST3_S, _FRAME)
+        check_length(len(samples), _LONGEST3_S, _FRAME)
         return chunks.parts(spectrogram(samples, tower.bins), text, rows)
 
     return MediaRecipe(

@@ -24,6 +24,7 @@ from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.fake_images import (
     ENCODER,
+    IMAGE,
     MEDIA,
     answer,
     image,
@@ -118,6 +119,26 @@ def test_images_that_come_again_leave_their_rows_to_those_before():
     asked = request([1] * 8, [2] * 8, [3] * 8, [1] * 8, [2] * 8, (5,))
     _, (got,) = answers(limits(), asked)
     assert got == answer(asked)
+
+
+def test_media_that_take_turns_never_wait_for_each_other_for_ever():
+    """A prompt keeps a sound while it needs rows for the images between its tokens. That of the
+    second is still there from before, and both leave no room for an image: it lets go of it."""
+
+    def woven(first: int, text: int) -> EngineRequest:
+        runs = ((text, text + 2), (text + 8, text + 10), (text + 16, text + 19))
+        sound = image([first] * 7, *runs)
+        others = (image([first + n] * 6, (end, end + 6)) for n, (_, end) in enumerate(runs[:2], 1))
+        prompt = ((1,) * text, (IMAGE,) * 19, (5, 6))
+        return replace(request(*prompt), media=(sound, *others), account=str(first))
+
+    driven = driven_by(limits())
+    driven.add(request((3,), [20] * 7, (4,)))
+    driven.run()
+    asked = [woven(10, 4), woven(20, 0)]
+    ids = [driven.add(each) for each in asked]
+    driven.run()
+    assert [driven.tokens(id) for id in ids] == [answer(each) for each in asked]
 
 
 def test_a_preempted_prompt_has_its_images_again():

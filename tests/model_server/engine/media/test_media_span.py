@@ -39,4 +39,11 @@ def test_an_image_larger_than_the_encoder_takes_is_refused():
 def test_runs_must_lie_in_the_prompt_one_behind_the_other():
     span = replace(image([1, 2], (0, 2)), runs=((1, 2), (0, 1)))
     with pytest.raises(AssertionError):
-        check_spans((span,), 2, MEDIA)
+        check_spans((span, span), 2, MEDIA)
+
+
+def test_runs_of_one_medium_may_lie_between_those_of_another():
+    between = image([1, 2, 3], (0, 1), (3, 5)), image([4, 5], (1, 3))
+    check_spans(between, 5, MEDIA)
+    with pytest.raises(AssertionError):
+        check_spans(between[::-1], 5, MEDIA)

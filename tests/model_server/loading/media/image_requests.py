@@ -16,7 +16,7 @@ from model_server.engine.running.ops import Runner
 from model_server.engine.types import Sampling
 from model_server.loading.images.prepared import PreparedImage
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.serving.chats.placeholders import places_of, triples_of
+from model_server.serving.chats.placeholders import places_of, runs_of, triples_of
 from tests.model_server.models.media.media_cases import golden_media_of, load_media, parts_of
 from tests.model_server.models.media.media_runs import WholePrompts, places_in, seen
 
@@ -35,27 +35,22 @@ def request_of(
 ) -> EngineRequest:
     """The golden prompt; order: of its images, None: as they are."""
     prompt = golden_media_of(name)["prompt"]
-    spans, places = list[MediaSpan](), np.flatnonzero(places_in(media, prompt))
+    tokens = frozenset[int]().union(*(recipe.tokens for recipe in media))
     seen = parts_of(media, name, order)
-    for made in seen:
-        mine, places = places[: made.rows], places[made.rows :]
-        spans.append(span_of(made, _runs(mine)))
+    places = places_of(prompt.tolist(), tokens, seen)
+    made = [span_of(part, runs_of(each)) for part, each in zip(seen, places, strict=True)]
+    spans = sorted(made, key=lambda span: span.start)
     return EngineRequest(
         prompt=tuple(map(int, prompt)),
         sampling=GREEDY,
         max_tokens=TOKENS,
         stop_ids=frozenset(),
-        score_from=spans[-1].end + 1,  # behind the last image and the token that ends it
+        score_from=max(span.end for span in spans)
+        + 1,  # behind the last image and the token that ends it
         media=tuple(spans),
         **_positions(media, prompt, seen),
         **fields,
     )
-
-
-def _runs(places: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """First place and end of each run of neighbours."""
-    cuts = np.flatnonzero(np.diff(places) > 1) + 1
-    return tuple((int(each[0]), int(each[-1]) + 1) for each in np.split(places, cuts))
 
 
 def _positions(
@@ -65,7 +60,7 @@ def _positions(
     if not any(recipe.triples for recipe in media):
         return {}
     tokens = frozenset[int]().union(*(recipe.tokens for recipe in media))
-    places = places_of(list(prompt), tokens, [image.rows for image in images])
+    places = places_of(list(prompt), tokens, images)
     made, following = triples_of(len(prompt), places, images)
     return {"positions": made.astype("<i4").tobytes(), "shift": following - len(prompt)}
 

@@ -14,7 +14,13 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import make_loader
 from tests.model_server.loading.media.image_folder import GEMMA_3N, GEMMA_4, folder_of
-from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
+from tests.model_server.loading.media.image_requests import (
+    TOKENS,
+    answered,
+    check,
+    request_of,
+    whole_of,
+)
 from tests.model_server.loading.media.test_models_with_images import loaded_of
 from tests.tools.golden.media import llama4, omni, pixtral, qwen, towers
 
@@ -60,7 +66,11 @@ MINIMAX = {
     towers.VIDEO: "]<]video[>[",
 }
 STEP = {towers.START: "<patch_start>", towers.END: "<patch_end>", towers.TOKEN: "<im_patch>"}
-DOTS = {towers.TOKEN: "<|imgpad|>", towers.VIDEO: "<|video_pad|>"}
+DOTS = {
+    towers.TOKEN: "<|imgpad|>",
+    towers.VIDEO: "<|video_pad|>",
+    towers.SOUND: "<|audio_comp_pad|>",
+}
 WATCHED = TRIPLES | {qwen.VIDEO: "<|video_pad|>"}
 CONTROL = {
     "exaone4_5": WATCHED,
@@ -74,8 +84,11 @@ CONTROL = {
     "step3p7": STEP,
     "dots3_note": DOTS,
     "dots3_note_video": DOTS,
+    "dots3_note_sounds": DOTS,
     BY_DAY: MIXED,
+    "qwen2_5_omni_heard": MIXED,
     "qwen3_omni_moe": MIXED3,
+    "qwen3_omni_moe_heard": MIXED3,
     "qwen2_vl": TRIPLES,
     "qwen2_5_vl": TRIPLES,
     "qwen3_5": TRIPLES,
@@ -102,7 +115,7 @@ def test_answers_about_media_are_those_of_the_whole_model(case: str, tmp_path: P
     config = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant", max_mixed_blocks=1)
     loader = make_loader(config)
     asked = request_of(case, whole.media)
-    context = str(128 * (len(asked.prompt) // 128 + 1))
+    context = str(128 * ((len(asked.prompt) + TOKENS) // 128 + 1))
     loaded = loaded_of(loader, folder_of(tmp_path, CONTROL[case], case), MAX_CONTEXT=context)
     before = loader.compiles_while_serving()
     for found in answered(loaded.runner, asked, asked):

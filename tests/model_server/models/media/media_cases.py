@@ -176,11 +176,24 @@ def parts_of(
     images, kinds, made = images_of(name), kinds_of(name), list[PreparedImage]()
     numbers = range(len(images)) if order is None else order
     beside = len({encoder_of(media, kinds[number]) for number in numbers}) > 1
+    watched: PreparedMedia | None = None  # the video of the sound that follows
     for number in numbers:
         encoder = encoder_of(media, kinds[number])
         assert encoder is not None
-        parts = prepared_of(media[encoder], images[number], beside=beside).parts
-        made += [with_digest(part, "", encoder) for part in parts]
+        one = prepared_of(media[encoder], images[number], beside=beside)
+        if kinds[number] == "video" and "heard" in golden_media_of(name):
+            watched = one
+            continue
+        if watched is not None:
+            encoder = encoder_of(media, "video")
+            assert encoder is not None
+            video = media[encoder].video
+            assert video is not None
+            assert video.woven is not None
+            one, watched = video.woven(watched, one), None
+        for part in one.parts:
+            own = encoder_of(media, part.kind)
+            made.append(with_digest(part, "", encoder if own is None else own))
     return made
 
 

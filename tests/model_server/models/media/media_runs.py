@@ -12,13 +12,13 @@ import numpy as np
 from model_server.loading.images.prepared import PreparedImage
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.recipe import Recipe
+from model_server.serving.chats.placeholders import places_of, triples_of
 from tests.model_server.models.media.whole_media import WholeMedia, hidden_with_media
 
 
 def recipe_of(recipe: Recipe) -> MediaRecipe:
-    """Of a model with one encoder."""
-    (media,) = recipe.media
-    return media
+    """The first encoder of a model: of images, if it has several."""
+    return recipe.media[0]
 
 
 def seen(
@@ -94,6 +94,10 @@ def positions_in(
     """
     if not any(recipe.triples for recipe in media):
         return None
+    if any(image.turns is not None for image in images):
+        tokens = frozenset[int]().union(*(recipe.tokens for recipe in media))
+        places = places_of(prompt.tolist(), tokens, images)
+        return triples_of(len(prompt), places, images)[0].T
     at, start, following, waiting = list[tuple[int, ...]](), 0, 0, list(images)
     here = places_in(media, prompt, images)
     while len(at) < len(prompt):
@@ -122,6 +126,16 @@ def logits_with_images(
     return WholePrompts(decoder, media, rows, images, len(prompt)).logits(prompt)
 
 
+def _order(images: Sequence[PreparedImage]) -> np.ndarray:
+    """The rows of all images in the order of their tokens: those of parts that take turns."""
+    order = np.concatenate([np.full(image.rows, number) for number, image in enumerate(images)])
+    for number, image in enumerate(images):
+        if image.turns is not None:
+            mine = (order >= number) & (order <= number + image.turns.max())
+            order[mine] = number + image.turns
+    return np.argsort(np.argsort(order, kind="stable"), kind="stable")
+
+
 class WholePrompts:
     """A decoder over whole prompts with the same images in the same places, compiled once."""
 
@@ -135,7 +149,7 @@ class WholePrompts:
     ) -> None:
         """rows: the vectors of all images. most: tokens of the longest prompt."""
         self._decoder, self._media, self._images, self._most = decoder, media, images, most
-        self._rows = jnp.asarray(rows)
+        self._rows = jnp.asarray(rows)[jnp.asarray(_order(images), jnp.int32)]
         self._run = jax.jit(self._logits)
 
     def logits(self, prompt: np.ndarray) -> np.ndarray:

@@ -117,6 +117,63 @@ def test_what_is_no_whole_video_is_refused_in_words(what: str) -> None:
     assert any(each in found.text for each in text.split("|")), found.text
 
 
+def tone(samples: int, rate: int = 16_000) -> np.ndarray:
+    return (np.sin(np.arange(samples) * 2 * np.pi * 440 / rate) * 12_000).astype(np.int16)
+
+
+def heard(video: bytes, seconds: int = 10) -> VideoAnswer:
+    return worker.answer(VideoAsk(video, FORM, seconds=seconds))
+
+
+def test_the_sound_of_a_video_is_read_if_it_is_asked_for() -> None:
+    wanted = tone(20_000).astype(np.float32) / 2**15
+    for kind in ("matroska", "mov", "avi"):
+        video = video_file(kind=kind, sound=tone(20_000))
+        found = heard(video)
+        np.testing.assert_array_equal(np.frombuffer(found.samples, "<f4"), wanted)
+        assert greys(found) == greys(worker.answer(VideoAsk(video, FORM)))
+        assert worker.answer(VideoAsk(video, FORM)).samples == b""
+
+
+@pytest.mark.parametrize(
+    ("codec", "kind", "rate"),
+    [("aac", "mp4", 44_100), ("libmp3lame", "mp4", 24_000), ("libopus", "matroska", 48_000)]
+    + [("flac", "matroska", 48_000), ("ac3", "mov", 48_000)],
+)
+def test_sounds_of_codecs_are_mixed_and_resampled(codec: str, kind: str, rate: int) -> None:
+    both = np.stack([tone(rate, rate), tone(rate, rate) // 2])
+    samples = np.frombuffer(
+        heard(video_file(kind=kind, sound=both, sound_codec=codec, sound_rate=rate)).samples, "<f4"
+    )
+    assert len(samples) == pytest.approx(16_000, abs=900)  # codecs fill up their last frame
+    spectrum = np.abs(np.fft.rfft(samples[4_000:12_000]))
+    assert int(spectrum.argmax()) * 2 == 440
+    loudest = np.abs(samples[4_000:12_000]).max()
+    assert loudest == pytest.approx(9_000 / 2**15, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: video_file(), "has no sound, and use_audio_in_video asks for it"),
+        (lambda: video_file(kind="mov", sound=tone(16_001)), "a sound of more than 1 s"),
+        (lambda: video_file(kind="avi", sound=tone(0)), "has a sound without samples"),
+        (
+            lambda: video_file(kind="avi", sound=tone(16_000), sound_codec="adpcm_ms"),
+            "a sound of the codec adpcm_ms, which is not decoded here",
+        ),
+    ],
+)
+def test_sounds_that_cannot_be_heard_are_refused_in_words(
+    make: Callable[[], bytes], text: str
+) -> None:
+    found = heard(make(), 1)
+    assert found.kind == "refused"
+    assert text in found.text
+    frames = worker.answer(VideoAsk(b"", FORM, (picture(), picture()), 1))
+    assert "is a list of images, which has no sound" in frames.text
+
+
 IMAGES: dict[str, list[bytes]] = {
     "has 0 images as frames: this model takes from 2 to 768": [],
     "has 769 images as frames": [picture()] * 769,

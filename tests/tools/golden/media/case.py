@@ -56,6 +56,7 @@ class MediaCase:
     sounds: tuple[int, ...] = ()  # samples of each
     videos: tuple[tuple[int, int, int], ...] = ()  # frames, height and width of each
     order: tuple[str, ...] = ()  # names of all of them as they stand in the prompt; (): as made
+    heard: bool = False  # a sound right behind a video in that order is the video's own
     # The class that computes it, and the key of its part of the config; "": as the config says.
     model: str = ""
     part: str = ""

@@ -3,7 +3,8 @@
 A folder holds config.json and the files of processors, which are given; tensors.json (name in
 published checkpoints -> shape) and golden.npz, which are made: images image_0, image_1, ...
 u8[h, w, 3] as they are sent, or sounds sound_0, ... f32[n], samples at 16 kHz, or frames of videos
-video_0, ... u8[T, h, w, 3], RATE of them a second, and if they are mixed their order; of each what
+video_0, ... u8[T, h, w, 3], RATE of them a second, and if they are mixed their order, in which with
+`heard` a sound right behind a video is the video's own; of each what
 the processor makes of it, pieces_0, ...; its vectors rows_0, ... f32[rows, W]; the prompt i64[S]
 with all of them, and its logits f32[S, V]; how they were made. Weights are not stored: they follow
 from the names (see case.tensor_of).
@@ -59,6 +60,7 @@ def make(name: str, into: Path) -> None:
         common.write_json(into / name / file, content)
     adapted = _adapted(case, config, shapes, seen, prompt, into) if case.adapter else {}
     others = {**seen.others, **adapted, **({"order": np.asarray(case.order)} if case.order else {})}
+    others |= {"heard": np.asarray(True)} if case.heard else {}
     told = f"{kind}, float32, eager attention, weights from tensor_of"
     common.write_case(
         into / name,

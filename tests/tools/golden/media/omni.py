@@ -27,7 +27,12 @@ def perceive(case: MediaCase, media: Sequence[np.ndarray]) -> Seen:
         if medium.ndim == 1:
             made = _heard(case, medium)
             features.append(made)
-            rows.append([BEGIN, *[SOUND] * _vectors(case, made.shape[1]), FINISH])
+            count = _vectors(case, made.shape[1])
+            if case.heard and VIDEO in (rows[-1] if rows else ()) and SOUND not in rows[-1]:
+                grid = inputs["video_grid_thw"].numpy()[-1:]
+                rows[-1] = [START, *_in_turns(case, grid, count), END]
+            else:
+                rows.append([BEGIN, *[SOUND] * count, FINISH])
             pieces.append(made.T.numpy())
             continue
         found = (_watched if medium.ndim == 4 else _seen)(case, medium)
@@ -48,7 +53,35 @@ def perceive(case: MediaCase, media: Sequence[np.ndarray]) -> Seen:
     if "video_grid_thw" in inputs:
         seconds = 2 / _RATES[case.name.partition("_omni")[0]]
         inputs["video_second_per_grid"] = torch.tensor([seconds] * len(inputs["video_grid_thw"]))
+    if case.heard:
+        inputs["use_audio_in_video"] = True
     return Seen(rows, inputs, pieces)
+
+
+def _in_turns(case: MediaCase, grid: np.ndarray, count: int) -> list[int]:
+    """Tokens of a video of this grid with its sound of so many vectors, as the processor writes
+    them."""
+    from types import SimpleNamespace
+
+    from transformers.models.qwen2_5_omni import processing_qwen2_5_omni as second
+    from transformers.models.qwen3_omni_moe import processing_qwen3_omni_moe as third
+
+    own = case.config[case.part]
+    is_second = "qwen2_5" in case.name
+    made = object.__new__(second.Qwen2_5OmniProcessor if is_second else third.Qwen3OmniMoeProcessor)
+    made.video_processor = SimpleNamespace(merge_size=2)
+    tokens = {"B": BEGIN, "V": VIDEO, "A": SOUND, "E": FINISH}
+    made.audio_bos_token, made.video_token, made.audio_token, made.audio_eos_token = tokens
+    seconds = 2 / _RATES["qwen2_5" if is_second else "qwen3"]
+    text = made.replace_video_with_audio_token(
+        {"video_grid_thw": grid, "video_second_per_grid": [seconds]},
+        0,
+        {"num_audio_tokens": [count]},
+        0,
+        position_id_per_seconds=own["position_id_per_seconds"],
+        seconds_per_chunk=own["seconds_per_chunk"],
+    )
+    return [tokens[letter] for letter in text]
 
 
 _RATES = {"qwen2_5": 2.0, "qwen3": 1.0}  # frames a second that positions count by
@@ -121,9 +154,10 @@ def vectors(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
         heard = model.get_audio_features(given["input_features"], given["feature_attention_mask"])
         counts = [row.count(SOUND) for row in seen.rows if SOUND in row]
         found[SOUND] = list(torch.split(heard.last_hidden_state, counts))
+    kinds = [kind for row in seen.rows for kind in (IMAGE, VIDEO, SOUND) if kind in row]
     levels = len(getattr(model.config.vision_config, "deepstack_visual_indexes", ()))
     width = (1 + levels) * model.config.text_config.hidden_size
-    each = [found[row[1]].pop(0) for row in seen.rows]
+    each = [found[kind].pop(0) for kind in kinds]
     return [torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in each]
 
 
@@ -170,6 +204,33 @@ CASES = [
             "windows": {"audio_config.n_window_infer": 100},
             "levels": {"vision_config.deepstack_visual_indexes": [1, 2]},
         },
+    ),
+    # A sound that ends before its video, one that goes on behind it, and one that is sent alone.
+    MediaCase(
+        "qwen2_5_omni_heard",
+        OMNI,
+        images=((16, 24),),
+        sounds=(6_113, 11_000, 4_000),
+        videos=((9, 16, 24), (5, 24, 16)),
+        order=("video_0", "sound_0", "image_0", "sound_2", "video_1", "sound_1"),
+        heard=True,
+        model=THINKER,
+        part="thinker_config",
+        published=flat_names,
+        without={"time": {"position_id_per_seconds": 12}},
+    ),
+    MediaCase(
+        "qwen3_omni_moe_heard",
+        OMNI,
+        images=((30, 41),),
+        sounds=(9_113, 20_113, 16_500),
+        videos=((9, 16, 24), (5, 32, 16)),
+        order=("sound_2", "video_0", "sound_0", "image_0", "video_1", "sound_1"),
+        heard=True,
+        model=THINKER3,
+        part="thinker_config",
+        published=flat_names,
+        without={"time": {"position_id_per_seconds": 4}},
     ),
     # Shorter than a chunk, where no silence is convolved behind it.
     MediaCase(

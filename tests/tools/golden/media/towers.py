@@ -204,6 +204,31 @@ def inside(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
     return features(model.model, seen, prompt)
 
 
+def listen(case: MediaCase, sounds: Sequence[np.ndarray]) -> Seen:
+    """Of Dots 3: each sound in chunks."""
+    from transformers import Dots3NoteFeatureExtractor
+
+    keys = ("feature_size", "chunk_length")
+    process = Dots3NoteFeatureExtractor(**{key: case.preprocessor[key] for key in keys})
+    alone = [process([sound], sampling_rate=16_000) for sound in sounds]
+    rows = [[START, *[SOUND] * int(each["num_audio_tokens"][0]), END] for each in alone]
+    made = process([*sounds], sampling_rate=16_000)
+    inputs = {key: made[key] for key in ("input_features", "chunk_sample_lengths")}
+    pieces = [
+        np.concatenate([chunk.T for chunk in each["input_features"].numpy()]) for each in alone
+    ]
+    return Seen(rows, inputs, pieces)
+
+
+def listened(model: Any, seen: Seen, prompt: Sequence[int]) -> Sequence[Any]:
+    """Vectors of each sound."""
+    import torch
+
+    found = model.model.get_audio_features(**seen.inputs).pooler_output
+    return list(torch.split(found, [row.count(SOUND) for row in seen.rows]))
+
+
+SOUND = 268
 PLAIN = Reader(look, first=(), growth=4)
 DOTS = Reader(look, inside, first=(), growth=4)
 PARTS = Reader(follow, followed, first=(), growth=4)
@@ -252,6 +277,22 @@ CASES = [
         },
     ),
     MediaCase("dots3_note_video", PARTS, videos=((9, 16, 24), (6, 16, 16))),
+    # In chunks of a second: of two and a bit, whose last vector is of no whole frame; of a full
+    # one; of a few samples.
+    MediaCase(
+        "dots3_note_sounds",
+        Reader(listen, listened, first=(), growth=4),
+        sounds=(33_300, 16_000, 700),
+        without={
+            "rotation": {
+                "audio_config.rope_parameters": {
+                    "partial_rotary_factor": 0.5,
+                    "rope_theta": 2.0,
+                    "rope_type": "default",
+                }
+            }
+        },
+    ),
     MediaCase(
         "glm5_next",
         PLAIN,

@@ -119,7 +119,7 @@ def test_patches_and_positions_are_those_of_the_reference_implementation(name: s
     np.testing.assert_allclose(patches, np.concatenate(wanted), atol=1e-5)
     prompt = golden["prompt"]
     tokens = [token for recipe in media for token in recipe.tokens]
-    places = places_of(list(prompt), tokens, [part.rows for part in parts])
+    places = places_of(list(prompt), tokens, parts)
     triples, following = triples_of(len(prompt), places, parts)
     at = positions_in(media, prompt, parts)
     assert at is not None
