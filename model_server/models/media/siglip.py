@@ -18,7 +18,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import LayerNorm, project, run_layer
+from model_server.models.layers.layers import LayerNorm, LiveRows, live_of, project, run_layer
 from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -138,6 +138,7 @@ class SiglipTower(nnx.Module):
     """Maps pieces of images to a vector each."""
 
     def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
+        self.live: LiveRows = nnx.data(None)
         kernel, bias = dense(f"{prefix}.embeddings.patch_embedding")
         self.kernel = weight(
             (config.embed, 3, config.patch, config.patch),
@@ -163,7 +164,7 @@ class SiglipTower(nnx.Module):
         images, count, size = pieces.shape
         at = self.positions[...].at[places.reshape(-1)].get(mode="clip")
         kernel = self.kernel[...].reshape(-1, size)
-        x = project(pieces.reshape(-1, size), kernel) + self.bias[...][None] + at
+        x = project(pieces.reshape(-1, size), kernel, live_of(self)) + self.bias[...][None] + at
         for layer in self.layers:
             x = run_layer(layer, x, lengths)
         return self.final_norm(x).reshape(images, count, -1)
