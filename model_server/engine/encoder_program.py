@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from model_server.engine.compiling import options_for
 from model_server.engine.media import BatchShape, MediaLimits
+from model_server.models.layers.decoder import set_whole_rows
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.weight import Blueprint
 
@@ -38,6 +39,7 @@ class EncoderProgram:
         self.leaves = tuple(map(byte_shape, leaves))
         self.limits = limits
         self._everywhere = everywhere
+        self._native = any(each.is_tiled for each in blueprint.declarations)
         self.buffer = self._input((limits.rows, limits.width), jnp.float32)
 
     def programs(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
@@ -75,6 +77,8 @@ class EncoderProgram:
         rows: jax.Array,  # i32[S, P // per_row]; M: none
     ) -> jax.Array:
         encoders: Any = self._blueprint.assemble(leaves)
+        if self._native:
+            set_whole_rows(encoders, None, 0)
         made = encoders.each[number](pieces, places, lengths)
         made = made.reshape(-1, made.shape[-1])
         # An encoder without levels adds nothing in the layers that another one feeds.

@@ -108,6 +108,7 @@ def attend_among(
     live: jax.Array,
     *,
     causal: bool = False,
+    scale: float | None = None,  # of scores; None: 1 / sqrt(Q)
 ) -> jax.Array:
     """Return f32[B, T, H, Q]: attention of inputs to themselves, by the native kernel.
 
@@ -115,8 +116,27 @@ def attend_among(
     """
     batch = whole_batch(lengths, q.shape[1], causal=causal, live=live)
     flat = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
-    made, _ = batch.attend(no_pages(), *flat, scale=q.shape[3] ** -0.5)
+    made, _ = batch.attend(no_pages(), *flat, scale=scale or q.shape[3] ** -0.5)
     return made.reshape(q.shape)
+
+
+def attend_in_groups(
+    q: jax.Array,  # [B, T, H, Q]
+    k: jax.Array,  # [B, T, H, Q]
+    v: jax.Array,  # [B, T, H, Q]
+    groups: jax.Array,  # i32[B, T]: of each token, one group behind the other; -1: padding
+) -> jax.Array:
+    """Return f32[B, T, H, Q]: each token attends to its own group, by the native kernel."""
+    at = jnp.broadcast_to(jnp.arange(groups.shape[1], dtype=jnp.int32), groups.shape)
+    others = groups[:, 1:] != groups[:, :-1]
+    begins = jnp.pad(others, ((0, 0), (1, 0)), constant_values=True)
+    ends = jnp.pad(others, ((0, 0), (0, 1)), constant_values=True)
+    first = jax.lax.cummax(jnp.where(begins, at, 0), axis=1)
+    end = jax.lax.cummin(jnp.where(ends, at + 1, at.shape[1]), axis=1, reverse=True)
+    limits = jnp.where(groups < 0, 0, end)
+    return attend_whole(q, k, v, first, limits, Scores(q.shape[3] ** -0.5, None, None)).reshape(
+        q.shape
+    )
 
 
 def _kernel(causal: bool, live: jax.Array | None) -> WholeInputs:

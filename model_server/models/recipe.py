@@ -16,7 +16,7 @@ from model_server.kernels.cpu.served import is_native
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
 from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
-from model_server.models.media.media_recipe import Encoders, MediaRecipe
+from model_server.models.media.media_recipe import Encoders, MediaRecipe, encoder_form
 from model_server.models.overrides import (
     CHAT_DEFAULTS,
     SPECULATION_DEFAULTS,
@@ -216,7 +216,7 @@ class Recipe:
         media = self.media
         if not media or not (self.stage is None or self.stage.is_first):
             return None
-        form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout)
+        form = encoder_form(self.dtype, layout)
         return blueprint(lambda: Encoders(media, form))
 
 

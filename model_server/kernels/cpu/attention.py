@@ -184,17 +184,32 @@ def attend_whole(
     return attended
 
 
+def written(layer: LayerPages, k: jax.Array, v: jax.Array, offsets: jax.Array) -> LayerPages:
+    """Return pages that each belong to a row, with its new keys and values f32[B, T, K, Q] at
+    offsets i32[B, T]."""
+    places = offsets.astype(jnp.int32)
+    pages = jnp.broadcast_to(jnp.arange(len(k), dtype=jnp.int32)[:, None], places.shape)
+    k, v = (each.reshape(-1, *each.shape[2:]) for each in (k, v))
+    return _put(layer, k, v, pages.reshape(-1), places.reshape(-1))
+
+
 def _written(batch: PagedBatch, layer: LayerPages, new: NewTokens) -> LayerPages:
     if layer.keys.dtype in HIGHEST:
         return write(layer, new.k, new.v, batch.pages, batch.offsets)
+    return _put(layer, new.k, new.v, batch.pages, batch.offsets)
+
+
+def _put(
+    layer: LayerPages, k: jax.Array, v: jax.Array | None, pages: jax.Array, offsets: jax.Array
+) -> LayerPages:
     values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
-    given = new.k, _NONE if new.v is None else new.v
+    given = k, _NONE if v is None else v
     call = jax.ffi.ffi_call(
         "sax_cpu_write",
         [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (layer.keys, values)],
         input_output_aliases={4: 0, 5: 1},
     )
-    keys, values = call(*given, batch.pages, batch.offsets, layer.keys, values)
+    keys, values = call(*given, pages, offsets, layer.keys, values)
     return layer._replace(keys=keys, values=None if layer.values is None else values)
 
 

@@ -128,7 +128,7 @@ class AudioPrograms:
         config, cross, rows = self.recipe.config, self._cross(key.rows), self._layout.rows(key.rows)
         if key.kind == "encode":
             mels = self._shape((key.rows, config.frames, config.bins), jnp.float32)
-            made = jax.jit(self._encode, out_shardings=cross.keys.sharding)
+            made = jax.jit(self._encode, out_shardings=cross[0].keys.sharding)
             return made.lower(self._leaves, mels)
         if key.kind == "align":
             texts = Texts(
@@ -138,12 +138,12 @@ class AudioPrograms:
         cache = self._cache(key.rows)
         if key.kind == "read":
             shapes = self._prompts(key.rows, key.prompt)
-            made = jax.jit(self._read, out_shardings=(cache.keys.sharding, rows, rows))
+            made = jax.jit(self._read, out_shardings=(cache[0].keys.sharding, rows, rows))
             return made.lower(self._leaves, cross, shapes)
         row = jax.eval_shape(self._begun, self._prompts(key.rows, _CONTROL))
         row = jax.tree.map(lambda each: self._shape(each.shape, each.dtype), row)
         made = jax.jit(
-            self._choose, donate_argnums=(2, 3), out_shardings=(cache.keys.sharding, rows)
+            self._choose, donate_argnums=(2, 3), out_shardings=(cache[0].keys.sharding, rows)
         )
         return made.lower(self._leaves, cross, cache, row)
 
@@ -224,13 +224,15 @@ class AudioPrograms:
 
     def _keys_and_values(self, rows: int, length: int) -> WhisperCache:
         config, heads = self.recipe.config, self.recipe.config.heads[1]
-        shape = (config.layers[1], rows, length, heads, config.embed // heads)
         over = self._layout.axis(heads_axis(self._layout, heads))
         where = NamedSharding(
-            self._layout.mesh, PartitionSpec(None, self._layout.rows(rows).spec[0], None, over)
+            self._layout.mesh, PartitionSpec(self._layout.rows(rows).spec[0], over)
         )
-        both: Any = jax.ShapeDtypeStruct(shape, self.recipe.dtype, sharding=where)
-        return WhisperCache(both, both)
+        pages = jax.eval_shape(lambda: whisper.empty_pages(config, self.recipe.dtype, rows, length))
+        held = jax.tree.map(
+            lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=where), pages
+        )
+        return (held,) * config.layers[1]
 
     def _prompts(self, rows: int, width: int) -> Prompts:
         whole = self._shape((rows,), jnp.int32)
@@ -261,4 +263,6 @@ def _heard(tokens: SpeechTokens, logits: jax.Array) -> Heard:
 
 
 def _bytes(cache: Any) -> int:
-    return sum(bytes_per_device(a.shape, 8 * a.dtype.itemsize, a.sharding) for a in cache)
+    return sum(
+        bytes_per_device(a.shape, 8 * a.dtype.itemsize, a.sharding) for a in jax.tree.leaves(cache)
+    )

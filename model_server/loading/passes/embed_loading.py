@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
@@ -52,19 +51,12 @@ from model_server.loading.passes.text_settings import context_of, encoding_as, p
 from model_server.loading.weights import mismatches, place, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import DENSE, EmbedRecipe
-from model_server.models.media.media_recipe import Encoders, MediaRecipe, written_for
+from model_server.models.media.media_recipe import Encoders, MediaRecipe, encoder_form, written_for
 from model_server.models.recipe import Recipe
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, classifies_tokens, sizes_of
 from model_server.models.weights.quantization import quantization_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
-from model_server.models.weights.weight import (
-    Blueprint,
-    Declaration,
-    Leaf,
-    WeightForm,
-    blueprint,
-    leaf_shapes,
-)
+from model_server.models.weights.weight import Blueprint, Declaration, Leaf, blueprint, leaf_shapes
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.late_tokenizer import LateTokenizer
 from model_server.text.sentence_tokenizer import SentenceTokenizer
@@ -247,7 +239,7 @@ def _plan_with_images(
         triples=image_reading.triples,
         by_token=plan.tokens,
     )
-    form = WeightForm(dtype=jnp.dtype(recipe.dtype), layout=plan.layout)
+    form = encoder_form(recipe.dtype, plan.layout)
     encoder = blueprint(lambda: Encoders(media, form))
     encoders = ImageEncoders(encoder, limits_of(media, programs.buffer.shape[0]), plan.layout)
     programs.compile(report)

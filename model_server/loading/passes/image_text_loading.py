@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -27,9 +26,9 @@ from model_server.loading.passes.loaded_passes import WAIT_S, ImageReading, Load
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import unit
 from model_server.models.media.image_text import ImageTextRecipe
-from model_server.models.media.media_recipe import Encoders
+from model_server.models.media.media_recipe import Encoders, encoder_form
 from model_server.models.tasks import EMBED, sizes_of
-from model_server.models.weights.weight import WeightForm, blueprint, leaf_shapes
+from model_server.models.weights.weight import blueprint, leaf_shapes
 from model_server.text.sentence_tokenizer import SentenceTokenizer
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
@@ -114,7 +113,7 @@ class _Towers:
         """Raises CheckpointError, MemoryPlanError."""
         self.layout = layout_of_recipe(recipe)
         self.texts = recipe.blueprint(layout=self.layout)
-        form = WeightForm(dtype=jnp.dtype(recipe.dtype), layout=self.layout)
+        form = encoder_form(recipe.dtype, self.layout)
         self.images = blueprint(lambda: Encoders([recipe.media], form))
         self._needed = without_prefixes(checkpoint, (*recipe.unused, _SCALE, _BIAS))
         declared = [*self.texts.declarations, *self.images.declarations]

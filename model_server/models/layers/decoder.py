@@ -180,6 +180,11 @@ def set_whole_rows(model: Any, lengths: jax.Array | None, columns: int) -> None:
                 _set(part, jnp.asarray(EVERY_ROW))
 
 
+def set_rows_of(model: nnx.Module, there: jax.Array) -> None:
+    """Set the rows of the next call of a part of a model; there: bool[T]."""
+    _set(model, _places(there))
+
+
 def live_rows_of(model: nnx.Module) -> jax.Array | None:
     """Return the rows that were set; None: none were, so that no native kernel computes them."""
     return next((live_of(node) for node in _on_rows(model)), None)

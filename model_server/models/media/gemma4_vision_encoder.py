@@ -23,7 +23,14 @@ from model_server.checkpoints.media_part import FILE, PREPROCESSOR, VIDEO, VIDEO
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.activations import Activation, activation_of
-from model_server.models.layers.layers import Linear, RmsNorm, UnitNorm, run_layer
+from model_server.models.layers.layers import (
+    Linear,
+    LiveRows,
+    RmsNorm,
+    UnitNorm,
+    live_of,
+    run_layer,
+)
 from model_server.models.layers.rope import Rope, Rotary, rope_frequencies
 from model_server.models.media.conformer import Bounded
 from model_server.models.media.image_processor import ImageProcessor
@@ -125,6 +132,7 @@ class AxialAttention(nnx.Module):
             for part in ("q", "k")
         )
         self.of_v = UnitNorm(sizes.epsilon)
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array, lengths: jax.Array, across: Rotary, down: Rotary) -> jax.Array:
         """Maps f32[S * P, D] to the same; across, down: turns of each patch."""
@@ -140,7 +148,7 @@ class AxialAttention(nnx.Module):
         shared = self.sizes.heads // self.sizes.kv_heads
         if shared > 1:
             k, v = jnp.repeat(k, shared, axis=2), jnp.repeat(v, shared, axis=2)
-        return self.out(attend(q, k, v, lengths, scale=1.0).reshape(len(x), -1))
+        return self.out(attend(q, k, v, lengths, scale=1.0, live=live_of(self)).reshape(len(x), -1))
 
 
 def _turned(x: jax.Array, across: Rotary, down: Rotary) -> jax.Array:

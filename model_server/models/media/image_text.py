@@ -70,6 +70,9 @@ class TextTower:
 class CausalAttention(TowerAttention):
     """Each token sees itself and those before it."""
 
+    def there(self, seen: jax.Array, pieces: int) -> None:
+        """None: what pads a text comes behind it."""
+
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
         """seen: [B, T]: any array of the inputs' shape."""
         if (live := live_of(self)) is not None:

@@ -18,7 +18,7 @@ from flax import nnx
 from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.layers import LayerNorm, project, run_layer
+from model_server.models.layers.layers import LayerNorm, LiveRows, live_of, project, run_layer
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.pixels import Shades, patches_of, shades_of
@@ -95,6 +95,7 @@ class ClipTower(nnx.Module):
     ) -> None:
         """depths: how many layers precede each result."""
         size, self.depths = config.embed, tuple(depths)
+        self.live: LiveRows = nnx.data(None)
         self.kernel = weight(
             (size, 3, config.patch, config.patch),
             (None, None, None, None),
@@ -119,7 +120,7 @@ class ClipTower(nnx.Module):
         """Return f32[S, 1 + P, D * depths]: the whole's vector comes first."""
         images, count, numbers = pieces.shape
         flat, kernel = pieces.reshape(-1, numbers), self.kernel[...].reshape(-1, numbers)
-        patches = project(flat, kernel).reshape(images, count, -1)
+        patches = project(flat, kernel, live_of(self)).reshape(images, count, -1)
         whole = jnp.broadcast_to(self.whole[...] + self.positions[0], (images, 1, kernel.shape[0]))
         at = self.positions[...].at[places[..., 0]].get(mode="clip")
         x = jnp.concatenate([whole, patches + at], axis=1)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from model_server.checkpoints.media_part import AUDIO, VISION
+from model_server.kernels.cpu.served import is_native
+from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.videos.process import AnyVideoForm
@@ -158,6 +161,12 @@ class Encoders(nnx.Module):
 
     def __init__(self, recipes: Sequence[MediaRecipe], form: WeightForm) -> None:
         self.each = nnx.List([recipe.build(form) for recipe in recipes])
+
+
+def encoder_form(dtype: str, layout: Layout) -> WeightForm:
+    """Return the form of the weights of `Encoders`, which the native kernels multiply on CPUs."""
+    native = is_native(layout.platform, layout.mesh.size)
+    return WeightForm(dtype=jnp.dtype(dtype), layout=layout, tiles=native, whole=True)
 
 
 def encoders(*each: MediaRecipe | None) -> tuple[MediaRecipe, ...]:

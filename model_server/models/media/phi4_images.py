@@ -22,7 +22,7 @@ from flax import nnx
 from model_server.checkpoints.media_part import FEATURES, PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.layers import project, run_layer
+from model_server.models.layers.layers import LiveRows, live_of, project, run_layer
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.projector import dense_layer
@@ -69,6 +69,7 @@ class CropTower(nnx.Module):
 
     def __init__(self, crops: Crops, form: WeightForm) -> None:
         config, name = crops.tower, f"{_TOWER}.img_processor"
+        self.live: LiveRows = nnx.data(None)
         kernel, bias = dense(f"{name}.embeddings.patch_embedding")
         shape = (config.embed, 3, config.patch, config.patch)
         self.kernel = weight(shape, (None,) * 4, kernel, dtype=form.dtype, spread=0.02)
@@ -87,7 +88,7 @@ class CropTower(nnx.Module):
         crops, count, size = pieces.shape
         at = self.positions[...].at[places.reshape(-1)].get(mode="clip")
         kernel = self.kernel[...].reshape(-1, size)
-        x = project(pieces.reshape(-1, size), kernel) + self.bias[...][None] + at
+        x = project(pieces.reshape(-1, size), kernel, live_of(self)) + self.bias[...][None] + at
         for layer in self.layers:
             x = run_layer(layer, x, lengths)
         return x.reshape(crops, count, -1)

@@ -20,7 +20,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import LayerNorm, project, run_layer
+from model_server.models.layers.layers import LayerNorm, LiveRows, live_of, project, run_layer
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
@@ -171,6 +171,7 @@ class SiglipTower(nnx.Module):
         kernel_shape: tuple[int, ...] | None = None,
     ) -> None:
         """kernel_shape: of the products with pieces; None: that of a convolution."""
+        self.live: LiveRows = nnx.data(None)
         kernel, bias = dense(f"{prefix}.embeddings.patch_embedding")
         shape = kernel_shape or (config.embed, 3, config.patch, config.patch)
         self.kernel = weight(
@@ -197,7 +198,7 @@ class SiglipTower(nnx.Module):
         images, count, size = pieces.shape
         kernel = self.kernel[...].reshape(-1, size)
         added = self.bias[...][None] + self.at(places.reshape(-1, places.shape[-1]))
-        x = project(pieces.reshape(-1, size), kernel) + added
+        x = project(pieces.reshape(-1, size), kernel, live_of(self)) + added
         for layer in self.layers:
             x = run_layer(layer, x, lengths)
         return self.final_norm(x).reshape(images, count, -1)

@@ -18,7 +18,7 @@ from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import Linear, project
+from model_server.models.layers.layers import Linear, LiveRows, live_of, project
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.qwen.tower import (
@@ -107,6 +107,7 @@ class HalvingConvolution(nnx.Module):
 
     def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
         kernel, bias = dense(name)
+        self.live: LiveRows = nnx.data(None)
         shape = (outputs, inputs, 3, 3)
         self.kernel = weight(shape, (None,) * 4, kernel, dtype=form.dtype, spread=0.02)
         self.bias = weight((outputs,), (None,), bias, dtype=jnp.float32, spread=0.0)
@@ -128,7 +129,8 @@ class HalvingConvolution(nnx.Module):
             seen.append(jnp.where(inside[..., None], taken, 0.0))
         near = jnp.stack(seen, axis=-1).reshape(-1, size * 9)  # as the kernel has them
         kernel = self.kernel[...]
-        made = project(near, kernel.reshape(kernel.shape[0], -1)) + self.bias[...][None]
+        made = project(near, kernel.reshape(kernel.shape[0], -1), live_of(self))
+        made = made + self.bias[...][None]
         return made.reshape(images, count // 4, -1), down, across
 
 

@@ -15,6 +15,7 @@ from model_server.kernels.whole import attend_among
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.activations import Activation
 from model_server.models.layers.attention import AttentionSources
+from model_server.models.layers.decoder import set_rows_of
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import Branches, Linear, LiveRows, live_of, project
 from model_server.models.layers.rope import Rotary
@@ -35,8 +36,11 @@ def attend(
     v: jax.Array,  # [S, P, H, Q]
     lengths: jax.Array,  # i32[S]: pieces of each image; what is behind them is not seen
     scale: float | None = None,  # of scores; None: 1 / sqrt(Q)
+    live: jax.Array | None = None,  # None: by XLA; else as of `attend_among`
 ) -> jax.Array:
     """Return f32[S, P, H, Q]; products in the dtype of the inputs, accumulated in float32."""
+    if live is not None:
+        return attend_among(q, k, v, lengths, live, scale=scale)
     images, pieces, heads, size = q.shape
     by = size**-0.5 if scale is None else scale
     there = jnp.arange(pieces)[None] < lengths[:, None]
@@ -144,10 +148,13 @@ class TowerAttention(nnx.Module):
         """Return queries, keys and values, each f32[S * P, heads * Q]."""
         return self.qkv(x)
 
+    def there(self, seen: jax.Array, pieces: int) -> jax.Array | None:
+        """Return bool[S, P]: which pieces are no padding; None: it is not known."""
+        return jnp.arange(pieces)[None] < seen[:, None]
+
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
         """Return f32[S, P, H, Q]; seen: i32[S], pieces of each input, which all see each other."""
-        live = live_of(self)
-        return attend(q, k, v, seen) if live is None else attend_among(q, k, v, seen, live)
+        return attend(q, k, v, seen, live=live_of(self))
 
 
 class TowerLayer(nnx.Module):
@@ -166,8 +173,17 @@ class TowerLayer(nnx.Module):
         self.ffw = ffw
 
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        self.leave_padding(x, seen)
         x = x + self.attention(self.before_attention(x), seen, rotation)
         return x + self.ffw(self.before_ffw(x))
+
+    def leave_padding(self, x: jax.Array, seen: jax.Array) -> None:
+        """Let the native kernels skip the padding of images, which they were to compute."""
+        live = live_of(self.attention)
+        if live is not None and not live.size:
+            there = self.attention.there(seen, len(x) // len(seen))
+            if there is not None:
+                set_rows_of(self, there.reshape(-1))
 
 
 class ScaledTowerLayer(TowerLayer):
@@ -189,6 +205,7 @@ class ScaledTowerLayer(TowerLayer):
         )
 
     def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        self.leave_padding(x, seen)
         mixed = self.attention(self.before_attention(x), seen, rotation)
         x = x + mixed * self.of_attention[...][None]
         return x + self.ffw(self.before_ffw(x)) * self.of_ffw[...][None]

@@ -20,12 +20,19 @@ import numpy as np
 from flax import nnx
 
 from model_server.checkpoints.media_part import AUDIO, FEATURES, PREPROCESSOR
-from model_server.models.audio.whisper import convolved
+from model_server.models.audio.whisper import gelu_convolved
 from model_server.models.audio.whisper_weights import LinearArrays
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.activations import Activation, activation_of
-from model_server.models.layers.layers import Branches, LayerNorm, Linear, LiveRows, run_layer
+from model_server.models.layers.layers import (
+    Branches,
+    LayerNorm,
+    Linear,
+    LiveRows,
+    live_of,
+    run_layer,
+)
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
 from model_server.models.media.projector import PROJECTOR_KEYS, Projector
 from model_server.models.media.tower_layer import (
@@ -162,14 +169,14 @@ class FrameConvolution(nnx.Module):
     def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
         kernel, bias = dense(name)
         shape = (outputs, inputs, _WIDTH)
+        self.live: LiveRows = nnx.data(None)
         self.kernel = weight(shape, (None,) * 3, kernel, dtype=form.dtype, spread=0.02)
         self.bias = weight((outputs,), (None,), bias, dtype=jnp.float32, spread=0.0)
 
     def __call__(self, x: jax.Array, stride: int) -> jax.Array:
         """Maps f32[S, W, in] to f32[S, W / stride, out]."""
         arrays = LinearArrays(self.kernel.get_value(), self.bias.get_value())
-        # Whatever the layers' own activation is.
-        return jax.nn.gelu(convolved(x, arrays, stride), approximate=False)
+        return gelu_convolved(x, arrays, stride, live_of(self))
 
 
 class AudioTower(nnx.Module):

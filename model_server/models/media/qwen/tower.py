@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.whole import attend_in_groups
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.layers import project, run_layer
+from model_server.models.layers.layers import LiveRows, live_of, project, run_layer
 from model_server.models.layers.rope import Rotary, rope_frequencies
 from model_server.models.media.tower_layer import (
     ScaledTowerLayer,
@@ -52,10 +53,16 @@ class PatchAttention(TowerAttention):
             parts[at] = norm(parts[at])
         return parts
 
+    def there(self, seen: jax.Array, pieces: int) -> jax.Array:
+        return seen >= 0
+
     def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
         """seen: i32[S, P], the group of each patch, ascending in windows; -1: padding."""
+        live = live_of(self)
         if self.window is None:
-            return attend(q, k, v, (seen >= 0).sum(1))
+            return attend(q, k, v, (seen >= 0).sum(1), live=live)
+        if live is not None:
+            return attend_in_groups(q, k, v, seen)
         return in_windows(q, k, v, seen, self.window)
 
 
@@ -201,6 +208,7 @@ class QwenTower(nnx.Module):
 
     def __init__(self, shape: TowerShape, form: WeightForm) -> None:
         self.shape, names, name = shape, shape.names, shape.name
+        self.live: LiveRows = nnx.data(None)
         self.kernel = weight(
             (shape.embed, *shape.patch),
             (None,) * (1 + len(shape.patch)),
@@ -257,7 +265,7 @@ class QwenTower(nnx.Module):
     def _embedded(self, pieces: jax.Array, places: jax.Array) -> jax.Array:
         """f32[N, D]"""
         kernel, shape = self.kernel[...], self.shape
-        x = project(pieces, kernel.reshape(kernel.shape[0], -1))
+        x = project(pieces, kernel.reshape(kernel.shape[0], -1), live_of(self))
         if shape.patch_bias:
             x = x + self.bias[...][None]
         if shape.side is not None:

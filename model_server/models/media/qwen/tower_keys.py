@@ -19,7 +19,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import Harmless, KnownKeys, ignored, one_of
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.feed_forward import FeedForward, GatedFeedForward
-from model_server.models.layers.layers import LayerNorm, Linear, RmsNorm, project
+from model_server.models.layers.layers import LayerNorm, Linear, LiveRows, RmsNorm, live_of, project
 from model_server.models.media.qwen.tower import BuildMerger, BuildNorm, TowerShape
 from model_server.models.media.tower_layer import dense
 from model_server.models.weights.weight import WeightForm, weight
@@ -103,6 +103,7 @@ class ConvolvedMerger(nnx.Module):
     ) -> None:
         """name: of the tower. ffw: numbers inside of the feed-forward."""
         self.size, below = shape.embed * shape.merge**2, f"{name}.merger"
+        self.live: LiveRows = nnx.data(None)
         kernel, bias = dense(f"{name}.downsample")
         self.kernel = weight(
             (shape.out, shape.embed, shape.merge, shape.merge),
@@ -125,7 +126,7 @@ class ConvolvedMerger(nnx.Module):
         # The kernel has the numbers of all patches at one place of a vector together.
         squares = x.reshape(-1, self.size // x.shape[-1], x.shape[-1]).swapaxes(1, 2)
         flat = squares.reshape(-1, self.size)
-        x = project(flat, kernel.reshape(kernel.shape[0], -1)) + self.bias[...][None]
+        x = project(flat, kernel.reshape(kernel.shape[0], -1), live_of(self)) + self.bias[...][None]
         return self.ffw(_GELU(self.norm(self.proj(x))))
 
 

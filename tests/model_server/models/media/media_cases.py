@@ -26,6 +26,7 @@ from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.images.prepared import PreparedImage, with_digest
 from model_server.loading.weights import read_weights
+from model_server.models.layers.decoder import set_whole_rows
 from model_server.models.media.media_recipe import (
     CONFIGS,
     DecodedVideo,
@@ -137,6 +138,8 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
             each.assemble(read_weights(each.declarations, held, lambda _: None, layout))
             for each, held in parts
         ]
+        if any(each.is_tiled for each in encoder.declarations):
+            set_whole_rows(made[1], None, 0)  # as `EncoderProgram` does
     return made[0], made[1], recipe
 
 
