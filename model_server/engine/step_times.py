@@ -8,6 +8,10 @@ longer ones may use it: a burst of prompts is computed in full steps, which take
 all, and only prompts that keep coming are held back. Where already one block takes longer, decodes
 run alone in between.
 
+No step with more than one block takes longer than BURST_S beside decodes, or BURST_RATIO times the
+decodes alone where these are long themselves: a burst is then divided, and computes at most an
+eighth more.
+
 A stream that begins gives back what its own prompt took, up to GRANT_S: prompts of usual length
 come as fast as they can be computed, since holding them back saves no work, and only long ones keep
 the ratio. Beside other callers' streams a caller gives back less, the more streams it has.
@@ -32,6 +36,8 @@ from model_server.engine.types import Step
 RATIO = 1.8
 CREDIT_S = 2.0  # a burst of 32 prompts of 128 tokens on two cores
 GRANT_S = 1.0
+BURST_S = 0.15
+BURST_RATIO = 8.0
 _NEW = 0.1  # weight of the latest step in the correction
 _LEAST, _MOST = 0.5, 4.0  # of one step's: beyond them the host was busy with something else
 
@@ -152,12 +158,18 @@ class Pace:
         if not decodes or self._most is not None or self._times is None:
             return self._most if decodes else None
         times = self._times
-        allowed_s = RATIO * self._seconds(times, decodes, 0) + self._credit_s
+        alone_s = self._seconds(times, decodes, 0)
+        allowed_s = RATIO * alone_s + self._credit_s
+        burst_s = max(BURST_S, BURST_RATIO * alone_s)
         sizes = {bucket.blocks for bucket in times.buckets}
         if times.skips:
             sizes = set(range(max(sizes) + 1))
-        fitting = (size for size in sizes if self._seconds(times, decodes, size) <= allowed_s)
-        return max(fitting, default=0)
+
+        def fits(size: int) -> bool:
+            takes_s = self._seconds(times, decodes, size)
+            return takes_s <= allowed_s and (size <= 1 or takes_s <= burst_s)
+
+        return max(filter(fits, sizes), default=0)
 
     def took(self, step: Step, seconds: float) -> None:
         """Note how long a step took, from when the one before was read."""

@@ -13,13 +13,14 @@ import mmap
 import sys
 import time
 import weakref
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 
-_PIECE = 4 << 20  # bytes, given back in some 3 ms
-_LEAST = 64 << 10  # bytes of an array
+_PIECE = 4 << 20  # bytes, given back in some 3 ms; a multiple of large pages, which none divides
+_LEAST = 64 << 10  # bytes of neighbouring arrays
 _PAUSE_S = 0.02  # about a step of another model
 _DONTNEED = 4  # of madvise, on Linux
 
@@ -29,8 +30,7 @@ def free(arrays: list[jax.Array]) -> None:
 
     No program may be running on them, and nobody else may read their memory again.
     """
-    for array in arrays:
-        _give_back(array)
+    _give_back(array for array in arrays if not array.is_deleted())
     held = [weakref.ref(array) for array in arrays]
     arrays.clear()
     for each in held:
@@ -58,18 +58,41 @@ def give_back_unused() -> None:
         trim(0)
 
 
-def _give_back(array: jax.Array) -> None:
-    """Give the whole pages of a large array on CPU devices back to the system."""
-    if array.is_deleted() or array.nbytes < _LEAST or (advise := _madvise()) is None:
+def _give_back(arrays: Iterable[jax.Array]) -> None:
+    """Give the whole pages of arrays on CPU devices back to the system.
+
+    Arrays that lie one behind the other, as weights do, are given back together.
+    """
+    if (advise := _madvise()) is None:
         return
-    for shard in array.addressable_shards:
-        if shard.device.platform == "cpu" and "proxy" not in shard.device.client.runtime_type:
-            data: Any = shard.data
-            first = -(-data.unsafe_buffer_pointer() // mmap.PAGESIZE) * mmap.PAGESIZE
-            end = data.unsafe_buffer_pointer() + data.nbytes
-            end -= end % mmap.PAGESIZE
-            for start in range(first, end, _PIECE):
-                advise(start, min(_PIECE, end - start), _DONTNEED)
+    end = first = 0
+    for start, stop in (*sorted({each for array in arrays for each in _places(array)}), (0, 0)):
+        if start == end:
+            end = stop
+            continue
+        if end - first >= _LEAST:
+            for piece in _pieces(first, end):
+                advise(*piece, _DONTNEED)
+        first, end = start, stop
+
+
+def _places(array: jax.Array) -> Iterator[tuple[int, int]]:
+    """Yield the addresses of an array's parts on CPU devices of this process."""
+    alone = len(array.sharding.device_set) == 1  # then it needs no objects for its shards
+    for data in [array] if alone else [shard.data for shard in array.addressable_shards]:
+        (device,) = data.devices()
+        if device.platform == "cpu" and "proxy" not in device.client.runtime_type:
+            start: int = cast("Any", data).unsafe_buffer_pointer()
+            yield start, start + data.nbytes
+
+
+def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield addresses and sizes of the whole pages between two addresses."""
+    start, stop = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop - stop % mmap.PAGESIZE
+    while start < stop:
+        end = min((start // _PIECE + 1) * _PIECE, stop)
+        yield start, end - start
+        start = end
 
 
 @cache

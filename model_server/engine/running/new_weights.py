@@ -7,6 +7,7 @@ its weights and pages, and has new ones once weights are put in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from model_server.engine.running.ops import (
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.running.runner_part import Prepare, RunnerPart
 from model_server.engine.worker import Worker
+from model_server.sharing.background import give_way
 from model_server.sharing.freeing import free
 
 
@@ -47,17 +49,22 @@ class NewWeights(RunnerPart[ModelRunner]):
         """allocate: makes the runner's pages."""
         self._files = files
         self._allocate = allocate
+        self._freed: Future[None] | None = None  # what the last change replaced
 
     def join(self, runner: ModelRunner) -> Mapping[type[Op], Prepare]:
         self._runner = runner
         return {
-            ReadWeights: lambda op: (
-                lambda: Later(partial(self._files.read, op.key, op.source, op.partial))
-            ),
+            ReadWeights: lambda op: lambda: Later(partial(self._read, op)),
             WriteWeights: lambda op: partial(self._write, op),
             ForgetWeights: lambda op: partial(self._forget, op),
             Sleep: lambda op: self._sleep,
         }
+
+    def _read(self, op: ReadWeights) -> None:
+        """Read new weights beside those in use; no third set of them is in memory meanwhile."""
+        if self._freed is not None:
+            wait([self._freed])
+        self._files.read(op.key, op.source, op.partial)
 
     def _write(self, op: WriteWeights) -> Pending[None]:
         """No step may be in flight: the memory of what is replaced is freed, on a thread."""
@@ -72,7 +79,7 @@ class NewWeights(RunnerPart[ModelRunner]):
         jax.block_until_ready(self._runner.pages)
         if not self._runner.pages:
             self._runner.pages = tuple(self._allocate())
-        Worker.once("free old weights", partial(free, old))
+        self._freed = Worker.once("free old weights", partial(_free, old))
         return DONE
 
     def _forget(self, op: ForgetWeights) -> Pending[None]:
@@ -84,3 +91,8 @@ class NewWeights(RunnerPart[ModelRunner]):
             pages, self._runner.pages = jax.block_until_ready(self._runner.pages), ()
         free([*self._runner.leaves, *jax.tree.leaves(pages)])
         return DONE
+
+
+def _free(arrays: list[jax.Array]) -> None:
+    give_way()
+    free(arrays)

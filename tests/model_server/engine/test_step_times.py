@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.step_times import CREDIT_S, GRANT_S, RATIO, Pace, StepTimes
+from model_server.engine.step_times import (
+    BURST_RATIO,
+    BURST_S,
+    CREDIT_S,
+    GRANT_S,
+    RATIO,
+    Pace,
+    StepTimes,
+)
 from model_server.engine.types import Row, Step
 from tests.model_server.examples import examples
 
@@ -115,12 +123,27 @@ def test_prompts_always_get_on(measured: StepTimes, decodes: int) -> None:
     assert sum(allotted[-patience:]) > 0
 
 
-@given(st.floats(0.001, 0.05), st.integers(1, 16))
+@given(st.floats(0.001, 0.04), st.integers(1, 16))
 def test_a_burst_is_computed_in_full_steps(second: float, decodes: int) -> None:
     """Full steps take an eighth of a second at most, so that the credit is enough for ten."""
     measured = StepTimes(SHAPES, tuple(second * size for size in (0.2, 0.3, 0.4, 1, 2, 3)), 32)
     pace = Pace(measured, None)
     assert set(play(pace, measured, decodes, 10, 1.0, 1.0)) == {max(SIZES)}
+
+
+@given(times(), st.integers(1, 16))
+def test_a_burst_never_stops_streams_for_longer_than_one_block_would(
+    measured: StepTimes, decodes: int
+) -> None:
+    """Where steps take longer now than at load, too."""
+    pace = Pace(measured, None)
+    for _ in range(100):
+        for blocks in (1, 0):
+            pace.took(step_of(decodes, blocks), 1.7 * measured.of(decodes, blocks))
+    blocks = pace.blocks(decodes)
+    assert blocks is not None
+    longest_s = max(BURST_S, BURST_RATIO * 1.7 * measured.of(decodes, 0))
+    assert blocks <= 1 or 1.7 * measured.of(decodes, blocks) <= longest_s * 1.001
 
 
 @given(times(), st.integers(1, 16))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.kernels.aligned import WeightMemory
 from model_server.sharing.freeing import free, give_back_unused
 
 
@@ -35,6 +36,20 @@ def test_memory_of_large_arrays_is_back_and_their_neighbours_are_whole() -> None
     free(arrays)
     assert before - resident() > 100 << 20
     assert np.array_equal(kept, np.arange(5 << 20, dtype=np.float32))
+
+
+def test_neighbours_in_one_block_are_given_back_together_and_one_between_them_is_whole() -> None:
+    memory, size = WeightMemory(), 600 << 10  # of no whole pages with what is before them
+    made = [memory.empty((size + 64,), np.uint8) for _ in range(64)]
+    for number, each in enumerate(made):
+        each.fill(number)
+    arrays = jax.block_until_ready([jax.device_put(each) for each in made])
+    kept = arrays.pop(40)
+    del made, each
+    before = resident()
+    free(arrays)
+    assert before - resident() > 61 * size
+    assert set(np.asarray(kept).tolist()) == {40}
 
 
 def test_memory_that_was_freed_in_small_pieces_is_given_back() -> None:
