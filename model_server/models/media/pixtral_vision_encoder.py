@@ -22,7 +22,14 @@ from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Linear, RmsNorm, project, run_layer
+from model_server.models.layers.layers import (
+    Linear,
+    LiveRows,
+    RmsNorm,
+    live_of,
+    project,
+    run_layer,
+)
 from model_server.models.layers.rope import Rope, rope_frequencies
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling
@@ -120,6 +127,7 @@ class PixtralTower(nnx.Module):
 
     def __init__(self, config: PixtralConfig, prefix: str, form: WeightForm) -> None:
         self.rope = config.rope
+        self.live: LiveRows = nnx.data(None)
         self.kernel = weight(
             (config.embed, 3, config.patch, config.patch),
             (None, None, None, None),
@@ -135,7 +143,7 @@ class PixtralTower(nnx.Module):
         """Maps f32[S, P, C] at rows and columns i32[S, P, 2] to f32[S, P, D]."""
         images, count, size = pieces.shape
         kernel = self.kernel[...].reshape(-1, size)
-        x = self.norm(project(pieces.reshape(-1, size), kernel))
+        x = self.norm(project(pieces.reshape(-1, size), kernel, live_of(self)))
         rotation = self.rope.at(places.reshape(-1, 2).T)
         for layer in self.layers:
             x = run_layer(layer, x, lengths, rotation)
