@@ -40,6 +40,7 @@ CONFORMANCE_PYTHON ?= python3.12
 RECORD ?= --record
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
+SERVED := sax admin_server model_server http_gateway
 CPU_KERNELS := model_server/kernels/cpu
 CPU_SOURCES := $(wildcard $(CPU_KERNELS)/src/*) $(CPU_KERNELS)/build.py
 CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
@@ -435,8 +436,12 @@ proto-check: $(PROTOC)/installed
 
 # --- bootstrap: each step leaves a stamp and runs only once ----------------------------------------
 
+# Python keeps what it compiles, unless the environment forbids it, as in many containers: there
+# every start of a server would compile all its modules again.
 install: $(VENV)/installed
+	@$(BIN)/python -m compileall -q $(SERVED)
 dev: $(VENV)/installed-dev
+	@$(BIN)/python -m compileall -q $(SERVED)
 model: $(MODEL)
 gemma: $(GEMMA)
 minilm: $(MINILM)

@@ -50,7 +50,7 @@ from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.speech import SpeechRoutes
 from http_gateway.openai.stored import KeptSpace, PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
-from http_gateway.openapi import Schema, with_components
+from http_gateway.openapi import Schema, describe_operations, with_components
 from http_gateway.operators import NotedRequests, OpenRequests, OperatorRoutes
 from http_gateway.ops import OpsRoutes
 from http_gateway.page.routes import CellRoutes, PageRoutes, WatchedCell
@@ -211,6 +211,7 @@ def _keep(
 
 
 def _document(app: FastAPI) -> Schema:
+    describe_operations()
     routes = get_openapi(title=app.title, version=version(), routes=app.routes)
     return with_components(routes)
 

@@ -271,7 +271,7 @@ if TYPE_CHECKING:
 else:
     _Sampling = create_model(
         "InfillSampling",
-        __config__=ConfigDict(extra="allow", strict=True, frozen=True),
+        __config__=ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True),
         **{name: (setting(_ROUTE, name), None) for name in LLAMA_CPP_SAMPLING},
     )
 
@@ -281,7 +281,7 @@ _Whole = BeforeValidator(whole)
 class InfillRequest(_Sampling):
     """POST /infill. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     input_prefix: Annotated[str, bounded(_ROUTE, "input_prefix")]
     input_suffix: Annotated[str, bounded(_ROUTE, "input_suffix")]

@@ -285,7 +285,7 @@ class CallOutcome(TypedDict):
 class McpServerBody(BaseModel):
     """/mcp/tools."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True, frozen=True)
 
     server_url: Annotated[str, Field(max_length=2000)]
 

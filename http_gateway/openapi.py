@@ -6,10 +6,12 @@ GET) and encode their own replies, so FastAPI cannot see the schemas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import cleandoc
+from threading import Lock
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
@@ -28,6 +30,8 @@ EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 _COMPONENT = "#/components/schemas/{name}"
 _components: dict[str, Schema] = {}
+_undescribed: list[Callable[[], None]] = []
+_describing = Lock()
 
 # Statuses of errors: of every route, of one with a body, and of one that calls a model.
 ALWAYS = (401, 403, 500, 503)
@@ -171,36 +175,62 @@ def operation(
     parameters: Iterable[Schema] = (),
     events: EventKinds | None = None,
     lines: EventKinds | None = None,
+    others: Mapping[str, Schema] = MappingProxyType({}),
     media_type: str = JSON,
 ) -> dict[str, Any]:
-    """Return arguments of `add_api_route` that describe one operation.
+    """Return arguments of `add_api_route`, which `describe_operations` completes.
 
     reply: type of a 200's body, or its schema; None: it has no body, or no content type. errors:
     type of every error's body; None as for `reply`. events, lines: those of a stream.
+    others: further content types of a 200, and their schemas.
     """
-    responses: dict[int, dict[str, Any]] = {200: _described(200, reply, media_type)}
-    if events is not None:
-        responses[200]["content"][EVENTS] = {"itemSchema": _event(events)}
-    if lines is not None:
-        told = {"anyOf": [schema_of(kind) for kind in lines.kinds]}
-        responses[200]["content"][LINES] = {"itemSchema": told}
-    responses |= {status: _described(status, errors, JSON) for status in sorted(statuses)}
-    extra: dict[str, Any] = {}
-    if body is not None:
-        extra["requestBody"] = {"required": True, "content": {JSON: {"schema": body.schema()}}}
-    if listed := list(parameters):
-        extra["parameters"] = listed
+    extra: Schema = {}
+    done: Schema = {}
+    failed: dict[int, Schema] = {status: {} for status in sorted(statuses)}
+
+    def describe() -> None:
+        done.update(_described(200, reply, media_type))
+        for kind, schema in others.items():
+            done["content"][kind] = {"schema": schema}
+        if events is not None:
+            done["content"][EVENTS] = {"itemSchema": _event(events)}
+        if lines is not None:
+            told = {"anyOf": [schema_of(kind) for kind in lines.kinds]}
+            done["content"][LINES] = {"itemSchema": told}
+        for status, response in failed.items():
+            response.update(_described(status, errors, JSON))
+        if body is not None:
+            content = {JSON: {"schema": body.schema()}}
+            extra["requestBody"] = {"required": True, "content": content}
+        if listed := list(parameters):
+            extra["parameters"] = listed
+
+    _undescribed.append(describe)
+    responses = {200: done, **failed}
     return {"response_class": Response, "responses": responses, "openapi_extra": extra}
 
 
-def query_of(model: type[BaseModel]) -> list[Schema]:
-    """Return the parameters of a query string."""
+def described_later(make: Callable[[], Schema]) -> Schema:
+    """Return an empty part of a description, which `describe_operations` fills."""
+    part: Schema = {}
+    _undescribed.append(lambda: part.update(make()))
+    return part
+
+
+def describe_operations() -> None:
+    """Complete the descriptions of all operations, in place: a start does without. Thread-safe."""
+    with _describing:
+        while _undescribed:
+            _undescribed.pop(0)()
+
+
+def query_of(model: type[BaseModel]) -> Iterator[Schema]:
+    """Yield the parameters of a query string."""
     schema = model.model_json_schema()
     required = schema.get("required", [])
-    return [
-        {"name": name, "in": "query", "required": name in required, "schema": schema_of_field}
-        for name, schema_of_field in schema["properties"].items()
-    ]
+    for name, schema_of_field in schema["properties"].items():
+        told = {"in": "query", "required": name in required, "schema": schema_of_field}
+        yield {"name": name, **told}
 
 
 @cache

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+from functools import partial
+from typing import NotRequired, TypedDict
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from http_gateway.catalog import Catalog
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.openapi import JSON, OpenAiError, SaxmlError, operation
+from http_gateway.openapi import OpenAiError, SaxmlError, described_later, operation
 from http_gateway.page.routes import asks_for_page, page_reply
 from sax.auth.acl import caller
 from sax.distribution import version
@@ -47,14 +48,15 @@ class SaxVersion(TypedDict):
     version: str
 
 
-def _told(reply: Any, *, errors: Any = SaxmlError, media_type: str = JSON) -> dict[str, Any]:
-    return operation(reply, errors=errors, statuses=(401, 500), media_type=media_type)
+_told = partial(operation, errors=SaxmlError, statuses=(401, 500))
 
 
 _VARY = {"vary": "accept"}
 _METRICS = _told({"type": "string"}, media_type="text/plain")
 _READYZ = _told(Readiness)
-_READYZ["responses"][503] = _told(Readiness)["responses"][200] | {"description": "Not ready."}
+_READYZ["responses"][503] = described_later(
+    lambda: _READYZ["responses"][200] | {"description": "Not ready."}
+)
 _HEALTH = _told(None, errors=OpenAiError)
 _HEALTH["responses"][503] = {"description": "Not ready."}
 
@@ -74,8 +76,7 @@ class OpsRoutes:
         add = router.add_api_route
         greeting = _told(None)
         if self._generation == 2:
-            greeting = _told(Greeting)
-            greeting["responses"][200]["content"]["text/html"] = {"schema": {"type": "string"}}
+            greeting = _told(Greeting, others={"text/html": {"type": "string"}})
         add("/", self.hello, methods=["GET"], **greeting)
         for path, probe, told in (
             ("/healthz", self.healthz, _told(Liveness)),

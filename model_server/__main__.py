@@ -22,7 +22,7 @@ from model_server.flags.command_line import make_config
 from model_server.multihost.membership import membership
 from model_server.process.health_page import HealthPage
 from model_server.process.heap import keep_freed_memory
-from model_server.process.jax_setup import check_jax_flags
+from model_server.process.jax_setup import check_jax_flags, import_jax_and_flax
 from sax.errors import SaxError
 from sax.host import missing_model_server
 
@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         leave(2)
     try:
         page = _serve_page(config)
+        gc.disable()  # what imports make stays
         check_jax_flags(config.jax_flags)
+        import_jax_and_flax()
         if group.count > 1:
             from model_server.process.gang import serve_together
 
@@ -83,7 +85,6 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     """Serve until signalled; return True if a step hung."""
-    gc.disable()  # what imports make stays
     from model_server.islands import BACKEND, is_proxied
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve

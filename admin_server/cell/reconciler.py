@@ -102,7 +102,8 @@ class Reconciler:
             self._events.note("joined", f"{info.address} joined", server=info.address)
             self._drop_calls(info.address)
         self._start_poll(info.address)
-        self.wake()
+        if not new:  # the poll wakes with what a new one holds: a round before would delay the next
+            self.wake()
 
     def leave(self, address: str, incarnation: str) -> None:
         """A server shuts down; no-op unless this start of it is joined."""

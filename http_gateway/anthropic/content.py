@@ -34,7 +34,7 @@ BILLING = "x-anthropic-billing-header:"
 class AnthropicTurn(BaseModel):
     """One message as received; its content is a text or a list of blocks."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     role: Annotated[str, bounded(RequestRoute.MESSAGES, "messages.role")]
     content: Annotated[object, bounded(RequestRoute.MESSAGES, "messages.content")]

@@ -118,7 +118,7 @@ HINTS = frozenset(NAMES)
 class AnthropicFields(BaseModel):
     """Fields of a prompt. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_ROUTE, "model")]
     messages: Annotated[

@@ -61,7 +61,7 @@ _MODEL: Schema = {
 class OllamaNamed(BaseModel):
     """DELETE /api/delete."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: _Name | None = None
     name: _Name | None = None  # older clients'
@@ -101,7 +101,7 @@ class OllamaCreate(OllamaNamed):
 class OllamaCopy(BaseModel):
     """POST /api/copy."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     source: _Name
     destination: _Name

@@ -28,7 +28,7 @@ _MEDIA_TYPE = "image/jpeg"
 class OllamaTurn(BaseModel):
     """One message as received. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     role: Annotated[str, bounded(_ROUTE, "messages.role")]
     content: Annotated[str, bounded(_ROUTE, "messages.content")] | None = None

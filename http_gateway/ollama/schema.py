@@ -63,7 +63,7 @@ HINTS = frozenset({"reasoning_effort"})
 class OllamaFields(BaseModel):
     """null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_CHAT, "model")]
     options: Annotated[dict[str, object], bounded(_CHAT, "options")] | None = None
@@ -262,7 +262,7 @@ class OllamaOldEmbed(OllamaFields):
 class OllamaShow(BaseModel):
     """POST /api/show."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(RequestRoute.OLLAMA_SHOW, "model")] | None = None
     name: Annotated[str, bounded(RequestRoute.OLLAMA_SHOW, "name")] | None = None  # older clients'

@@ -18,15 +18,7 @@ from starlette.responses import Response
 from http_gateway import problems
 from http_gateway.backend import Backend
 from http_gateway.openai.unsupported import refuse_unsupported
-from http_gateway.openapi import (
-    JSON,
-    WITH_MODEL,
-    EventKinds,
-    OpenAiError,
-    Schema,
-    operation,
-    schema_of,
-)
+from http_gateway.openapi import JSON, WITH_MODEL, EventKinds, OpenAiError, Schema, operation
 from http_gateway.sse import EventSource, EventStream, Script, event
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -196,13 +188,17 @@ def _clock(seconds: float, mark: str) -> str:
 def _told(route: RequestRoute) -> dict[str, Any]:
     events = EventKinds(TranscriptDelta, TranscriptDone, OpenAiError)
     streamed = events if route is RequestRoute.TRANSCRIPTIONS else None
-    made = operation(TranscriptReply, errors=OpenAiError, statuses=WITH_MODEL, events=streamed)
+    made = operation(
+        TranscriptReply,
+        errors=OpenAiError,
+        statuses=WITH_MODEL,
+        events=streamed,
+        others=dict.fromkeys(_TEXTS, {"type": "string"}),
+    )
     made["openapi_extra"]["requestBody"] = {
         "required": True,
         "content": {_FORM: {"schema": _form_schema(route)}},
     }
-    content = made["responses"][200]["content"]
-    content.update({kind: {"schema": schema_of(str)} for kind in _TEXTS})
     return made
 
 

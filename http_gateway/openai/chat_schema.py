@@ -96,7 +96,7 @@ def _to_call(entry: object, at: str, kinds: Sequence[str]) -> ToolCall:
 class ChatFields(BaseModel):
     """null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     tools: Annotated[list[dict[str, object]], bounded(RequestRoute.CHAT, "tools")] | None = None
     tool_choice: (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -56,7 +57,7 @@ _Items = Annotated[list[dict[str, object]], bounded(_ROUTE, "items"), Field(max_
 class NewConversation(BaseModel):
     """POST /v1/conversations."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     items: _Items | None = None
     metadata: Annotated[dict[str, str], bounded(_ROUTE, "metadata")] | None = None
@@ -65,7 +66,7 @@ class NewConversation(BaseModel):
 class ConversationLabels(BaseModel):
     """POST /v1/conversations/{conversation_id}."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     metadata: Annotated[dict[str, str], bounded(_ROUTE, "metadata")]
 
@@ -73,7 +74,7 @@ class ConversationLabels(BaseModel):
 class NewItems(BaseModel):
     """POST /v1/conversations/{conversation_id}/items."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     items: _Items
 
@@ -115,7 +116,7 @@ _UPDATE = _told(
     body=_described(ConversationLabels, items=False),
 )
 _DELETE = _told(ConversationDeleted, statuses=_KEPT, parameters=[_ID])
-_LIST = _told(ResponseItemList, statuses=_KEPT, parameters=[_ID, *query_of(ItemQuery)])
+_LIST = _told(ResponseItemList, statuses=_KEPT, parameters=chain([_ID], query_of(ItemQuery)))
 _ADD = _told(ResponseItemList, statuses=_WRITTEN, parameters=[_ID], body=_described(NewItems))
 _GET_ITEM = _told(ResponseItem, statuses=_KEPT, parameters=[_ID, _ITEM])
 _DELETE_ITEM = _told(ConversationBody, statuses=_KEPT, parameters=[_ID, _ITEM])

@@ -49,7 +49,7 @@ class AnthropicModels(TypedDict):
 class AnthropicPage(BaseModel):
     """Query of Anthropic's list: the page after a model, or before one."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 20
     after_id: Annotated[str, Field(max_length=MODEL_BYTES)] | None = None

@@ -15,7 +15,7 @@ from sax.types import ReplyOptions, TokenLogprob
 
 
 class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None  # vLLM's: the counts so far, in every event
@@ -24,7 +24,7 @@ class StreamOptions(BaseModel):
 class ReplyFields(BaseModel):
     """Those that chats and completions share; null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     n: Annotated[int, ranged(RequestRoute.CHAT, "n"), checked(RequestRoute.CHAT, "n")] | None = None
     # vLLM's: the n likeliest answers instead of samples

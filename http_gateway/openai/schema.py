@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 else:
     SamplingFields = create_model(
         "SamplingFields",
-        __config__=ConfigDict(extra="allow", strict=True, frozen=True),
+        __config__=ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True),
         **{name: (setting(RequestRoute.CHAT, name), None) for name in _HONOURED},
     )
 
@@ -127,7 +127,7 @@ def _ours(name: str, value: Any) -> Any:
 class ChatMessage(BaseModel):
     """One message as received; `http_gateway.openai.chat` parses its content."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     role: Annotated[str, bounded(RequestRoute.CHAT, "messages.role")]
     content: Annotated[object, bounded(RequestRoute.CHAT, "messages.content")] = None

@@ -48,7 +48,7 @@ _REMARKS = {"instructions": "No model here follows them: choose a voice and a sp
 class SpeechRequestBody(BaseModel):
     """POST /v1/audio/speech. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_ROUTE, "model")]
     input: Annotated[str, bounded(_ROUTE, "input")]
@@ -136,16 +136,15 @@ _FILE: Schema = {"type": "string", "format": "binary"}
 
 def _told() -> dict[str, Any]:
     first, *others = _TYPES.values()
-    made = operation(
+    return operation(
         _FILE,
         errors=OpenAiError,
         statuses=WITH_MODEL,
         body=SPEECH,
         events=EventKinds(SpeechDelta, SpeechDone, OpenAiError),
         media_type=first,
+        others=dict.fromkeys(others, _FILE),
     )
-    made["responses"][200]["content"].update({kind: {"schema": _FILE} for kind in others})
-    return made
 
 
 class SpeechRoutes:

@@ -67,7 +67,7 @@ MOST = 100
 class PageQuery(BaseModel):
     """Query of a list. `after`: the id that the page follows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
     after: Annotated[str, Field(max_length=200)] | None = None
     limit: Annotated[int, Field(ge=1, le=MOST)] = 20

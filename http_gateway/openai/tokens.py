@@ -57,7 +57,7 @@ _OF_CHATS: dict[str, tuple[object, ...]] = {
 class TokenizeBody(BaseModel):
     """POST /tokenize: a prompt or messages. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_TEXT, "model")] | None = None  # the only one
     prompt: Annotated[str, bounded(_TEXT, "prompt"), Field(min_length=1)] | None = None
@@ -101,7 +101,7 @@ class TokenizeBody(BaseModel):
 class DetokenizeBody(BaseModel):
     """POST /detokenize: token ids."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_TOKENS, "model")] | None = None  # the only one
     tokens: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NotRequired, TypedDict
 
@@ -143,11 +143,9 @@ def _body(kind: Any, route: RequestRoute, /, **replaced: Schema) -> RequestBody:
     return RequestBody(model=kind, route=route, replaced=replaced)
 
 
-def _query(kind: Any, /, **replaced: Schema) -> list[Schema]:
-    return [
-        each | ({"schema": replaced[each["name"]]} if each["name"] in replaced else {})
-        for each in query_of(kind)
-    ]
+def _query(kind: Any, /, **replaced: Schema) -> Iterator[Schema]:
+    for each in query_of(kind):
+        yield each | ({"schema": replaced[each["name"]]} if each["name"] in replaced else {})
 
 
 _told = partial(operation, errors=SaxmlError)

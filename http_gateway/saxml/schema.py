@@ -112,7 +112,9 @@ ModelName = Annotated[str, bounded(RequestRoute.PUBLISH, "model")]  # the same o
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", frozen=True, protected_namespaces=()
+    )
 
     @model_validator(mode="before")
     @classmethod

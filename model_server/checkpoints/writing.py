@@ -17,7 +17,6 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     copy_sentence_settings,
 )
 from model_server.checkpoints.media_part import text_alone
-from model_server.checkpoints.orbax.writer import write_orbax
 from sax.errors import CheckpointError
 from sax.types import Progress
 
@@ -101,6 +100,8 @@ def _write(
     path.mkdir()
     write_beside(checkpoint, path, dtypes)
     if to == ORBAX:
+        from model_server.checkpoints.orbax.writer import write_orbax
+
         write_orbax(checkpoint, path, dtypes, report)
     else:
         write_safetensors(checkpoint, path, dtypes, report, max_shard)

@@ -16,7 +16,7 @@ from model_server.loading.device_memory import device_limit, free_memory
 from model_server.loading.loaded_model import HeldMemory
 from model_server.loading.memory_plan import FreeMemory
 from model_server.models.weights.sharding import Layout
-from model_server.sharing.freeing import give_back_unused
+from model_server.sharing.freeing import give_back_code, give_back_unused
 from sax.types import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class LoadContext:
         logger.info("%s: while it loaded, XLA compiled %s", spec.model_id, compiles)
         if len(self._live) == 1:  # nobody is served meanwhile
             give_back_unused()
+            give_back_code()
 
     def keep(self, spec: ModelSpec, held: HeldMemory, memory: int) -> None:
         """Count a model's bytes per device until it is closed."""

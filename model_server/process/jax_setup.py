@@ -1,19 +1,40 @@
 """Jax as its flags want it: options checked by name, and its profiler's server.
 
-Imports jax only when called, once the environment variables that it reads are set.
+Imports jax only when called, once the environment variables that it reads are set, and jax and
+flax without what they bring along for uses that no server has. jax reads the metadata of every
+installed package to find a plugin for AMD's GPUs; flax imports optax for training, and rich and
+treescope for tables and notebooks. What was left out is imported once somebody does use it.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.metadata
 import logging
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 from sax.errors import InvalidRequest
 from sax.flags.parser import JAX_FLAG
 
 logger = logging.getLogger(__name__)
+
+_ROCM = "rocm"  # part of the names of AMD's plugins
+_UNUSED = (
+    "optax",
+    "rich",
+    "rich.console",
+    "rich.table",
+    "rich.text",
+    "treescope",
+    "treescope.renderers",
+    "treescope.rendering_parts",
+)
 
 
 def check_jax_flags(flags: Sequence[str]) -> None:
@@ -53,3 +74,64 @@ def start_profiler(port: int) -> None:
         raise OSError(f"cannot listen on port {port} (--jax_profiler_port): {exc}") from exc
     jax.profiler.start_server(port)
     logger.info("jax's profiler listens on port %d", port)
+
+
+def import_jax_and_flax() -> None:
+    """Import both; once the environment variables that jax reads are set."""
+    with _only_plugins_of_amd():
+        importlib.import_module("jax")
+    with _left_out(_UNUSED):
+        importlib.import_module("flax.nnx")
+
+
+@contextmanager
+def _only_plugins_of_amd() -> Generator[None]:
+    """Let `importlib.metadata.distributions` find those packages alone."""
+    everything = importlib.metadata.distributions
+
+    def plugins(**where: Any) -> Iterator[importlib.metadata.Distribution]:
+        return filter(_may_be_of_amd, everything(**where))
+
+    importlib.metadata.distributions = plugins
+    try:
+        yield
+    finally:
+        importlib.metadata.distributions = everything
+
+
+def _may_be_of_amd(package: importlib.metadata.Distribution) -> bool:
+    """Tell by the name of its folder; True: the package is not in a folder."""
+    return _ROCM in str(getattr(package, "_path", _ROCM)).rpartition("/")[2].lower()
+
+
+class _LeftOut(ModuleType):
+    """Stands for a module while another is imported, and then imports it when it is used."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._may_be_used = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self._may_be_used:
+            return getattr(importlib.import_module(self.__name__), name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Any  # for annotations
+
+
+@contextmanager
+def _left_out(names: Iterable[str]) -> Generator[None]:
+    """Import none of these modules within, but those that are there already."""
+    made = {name: _LeftOut(name) for name in names if name not in sys.modules}
+    for name, module in made.items():
+        above, _, last = name.rpartition(".")
+        if above in made:
+            setattr(made[above], last, module)
+    sys.modules.update(made)
+    try:
+        yield
+    finally:
+        for name, module in made.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+            module._may_be_used = True

@@ -10,7 +10,7 @@ import pytest
 
 from http_gateway.openai.bodies import CHAT
 from http_gateway.openai.passes.embeddings import EMBED
-from http_gateway.openapi import OpenAiError, operation, schema_of
+from http_gateway.openapi import OpenAiError, describe_operations, operation, schema_of
 from http_gateway.saxml.schema import EventsQuery
 
 REFUSED = ["/api/push"]
@@ -54,11 +54,13 @@ def test_a_prompt_may_be_given_in_four_ways() -> None:
 
 def test_an_operation_tells_its_reply_errors_and_headers() -> None:
     told = operation({"type": "string"}, errors=OpenAiError, statuses=(429,), media_type="a/b")
+    silent = operation()
+    describe_operations()
     assert told["responses"][200]["content"] == {"a/b": {"schema": {"type": "string"}}}
     full = told["responses"][429]
     assert full["content"]["application/json"]["schema"] == schema_of(OpenAiError)
     assert set(full["headers"]) == {"retry-after", "x-request-id"}
-    assert "content" not in operation()["responses"][200]
+    assert "content" not in silent["responses"][200]
 
 
 async def test_every_post_and_put_tells_its_body(document: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ _SECONDS = field(RequestRoute.FILES, "expires_after.seconds")
 class BatchRequest(BaseModel):
     """POST /v1/batches. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     input_file_id: Annotated[str, bounded(_ROUTE, "input_file_id")]
     endpoint: Annotated[str, bounded(_ROUTE, "endpoint")]

@@ -85,7 +85,7 @@ _EXTRA: dict[str, tuple[object, ...]] = CHAT_EXTRA | {
 class EmbeddingRequest(BaseModel):
     """POST /v1/embeddings. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     unchanged: ClassVar = _EXTRA | {"task": ("embed",)}
 

@@ -124,7 +124,7 @@ def _read_query(value: object) -> Entry:
 class _Request(BaseModel):
     """Fields of all three. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(RequestRoute.RERANK, "model")]
     timeout: Annotated[float, ranged(RequestRoute.RERANK, "timeout")] | None = None

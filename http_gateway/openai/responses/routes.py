@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -61,8 +62,8 @@ _STORED = (*ALWAYS, 400, 404)
 _CREATE = _told(
     ResponseBody, statuses=WITH_MODEL, body=RESPONSE, events=EventKinds(ResponseStreamEvent)
 )
-_GET = _told(ResponseBody, statuses=_STORED, parameters=[ID, *query_of(ResponseQuery)])
-_ITEMS = _told(ResponseItemList, statuses=_STORED, parameters=[ID, *query_of(PageQuery)])
+_GET = _told(ResponseBody, statuses=_STORED, parameters=chain([ID], query_of(ResponseQuery)))
+_ITEMS = _told(ResponseItemList, statuses=_STORED, parameters=chain([ID], query_of(PageQuery)))
 _DELETE = _told(ResponseDeleted, statuses=_STORED, parameters=[ID])
 _CANCEL = _told(ResponseBody, statuses=_STORED, parameters=[ID])
 

@@ -91,7 +91,7 @@ def _read_input(value: object) -> object:
 class ResponseRequest(SamplingFields):
     """POST /v1/responses. null always means the default."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_ROUTE, "model")]
     input: Annotated[
@@ -310,7 +310,7 @@ def _constraint(text: Mapping[str, object]) -> dict[str, Any]:
 class ResponseQuery(BaseModel):
     """GET /v1/responses/{response_id}."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
     stream: Annotated[bool, Field(json_schema_extra={"const": False})] | None = None
 

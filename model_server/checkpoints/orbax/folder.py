@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import tensorstore as ts
-
 from model_server.checkpoints.files import read_regular
 from sax.errors import CheckpointError
 
@@ -139,6 +137,8 @@ class Folder:
 
     def _files(self) -> Any:
         if self._store is None:
+            import tensorstore as ts  # 15 MiB that other checkpoints do without
+
             self._store = ts.KvStore.open(self.spec()).result()
         return self._store
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import tensorstore as ts
 
 from model_server.checkpoints.region import Region, deliver, explicit, region_shape
 
@@ -66,6 +65,8 @@ class OrbaxView:
         for (outer, _), axes in zip(parts, self.dims, strict=True):
             index[axes[0]] = outer
         stepped = any(part.step not in (None, 1) for part in wanted)
+        import tensorstore as ts  # other checkpoints do without
+
         if out is not None and not stepped and self._lies_as(array, out):
             source = array[tuple(index)][ts.d[:].translate_to[0]]
             ts.array(out, copy=False, write=True).write(source.transpose(self._order)).result()
@@ -76,6 +77,8 @@ class OrbaxView:
         return deliver(cut.reshape(region_shape(wanted)), out)
 
     def _lies_as(self, array: Any, out: np.ndarray) -> bool:
+        import tensorstore as ts
+
         alone = isinstance(array, ts.TensorStore) and all(len(axes) == 1 for axes in self.dims)
         plain = not self.paired and self.scale == 1.0 and not self.offset
         return alone and plain and array.dtype == out.dtype

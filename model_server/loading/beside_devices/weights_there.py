@@ -14,7 +14,6 @@ from typing import Any
 import jax
 from jax._src.interpreters import pxla
 from jax.core import ShapedArray
-from jax.extend.ifrt_programs import ifrt_programs
 from jax.sharding import Mesh
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -145,6 +144,8 @@ class IslandCall:
         results: Sequence[jax.ShapeDtypeStruct],
     ) -> None:
         """Raises JaxRuntimeError if the workers do not take it."""
+        from jax.extend.ifrt_programs import ifrt_programs  # with Pallas
+
         program = ifrt_programs.make_colocated_python_program(
             name, text, list(devices), [], list(results)
         )

@@ -22,14 +22,7 @@ from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import (
-    Linear,
-    LiveRows,
-    RmsNorm,
-    live_of,
-    project,
-    run_layer,
-)
+from model_server.models.layers.layers import Linear, LiveRows, RmsNorm, live_of, project, run_layer
 from model_server.models.layers.rope import Rope, rope_frequencies
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia, doubling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import socket
 import subprocess
@@ -11,10 +12,33 @@ from pathlib import Path
 import jax
 import pytest
 
-from model_server.process.jax_setup import check_jax_flags, start_profiler
+from model_server.process.jax_setup import _only_plugins_of_amd, check_jax_flags, start_profiler
 from sax.errors import InvalidRequest
 
 ROOT = Path(__file__).parents[3]
+_SERVER = """
+import importlib.metadata, sys
+before = importlib.metadata.distributions
+from model_server.process.jax_setup import import_jax_and_flax
+import_jax_and_flax()
+import model_server.process.start
+assert importlib.metadata.distributions is before
+print(sorted({"optax", "rich", "treescope", "tensorstore"} & set(sys.modules)))
+
+import contextlib, io
+import jax.numpy as jnp
+from flax import nnx
+import optax  # as a module of --import might
+model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+trainer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
+before = model.bias[...]
+trainer.update(model, nnx.grad(lambda it: it(jnp.ones((1, 2))).sum())(model))
+print(float((before - model.bias[...])[0]))
+print("Linear" in nnx.tabulate(model, jnp.ones((1, 2))))
+with contextlib.redirect_stdout(io.StringIO()) as shown:
+    nnx.display(model)
+print("Linear" in shown.getvalue())
+"""
 
 
 def test_options_that_jax_has_are_taken() -> None:
@@ -55,3 +79,24 @@ def test_without_a_port_there_is_no_profiler() -> None:
     start_profiler(0)
     with pytest.raises(ValueError, match="No active profiler"):
         jax.profiler.stop_server()
+
+
+def test_a_server_starts_without_what_it_does_not_use_and_has_it_once_it_does() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _SERVER], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert ran.stdout.splitlines() == ["[]", "1.0", "True", "True"], ran.stderr
+
+
+def test_plugins_of_amd_are_found_among_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("jax_rocm7_plugin", "other"):
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with _only_plugins_of_amd():
+        found = [each.metadata["Name"] for each in importlib.metadata.distributions()]
+    assert found == ["jax_rocm7_plugin"]
+    assert len(list(importlib.metadata.distributions())) > 1

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.kernels.aligned import WeightMemory
-from model_server.sharing.freeing import free, give_back_unused
+from model_server.sharing.freeing import free, give_back_code, give_back_unused
 
 
 def test_arrays_are_gone_whether_or_not_somebody_holds_them() -> None:
@@ -60,3 +60,17 @@ def test_memory_that_was_freed_in_small_pieces_is_given_back() -> None:
     give_back_unused()
     assert before - resident() > 50 << 20
     assert len(last) == 30_000
+
+
+def test_code_of_xla_leaves_the_memory_and_comes_back_as_it_runs() -> None:
+    ran = jax.jit(lambda x: jnp.sort(x)[::-1] @ x)
+    expected = ran(jnp.arange(8.0))
+    before = resident()
+    assert give_back_code() > 50 << 20
+    assert before - resident() > 10 << 20
+    assert jax.jit(lambda x: jnp.cumsum(x)[-1])(jnp.ones(8)) == 8  # compiles
+    assert ran(jnp.arange(8.0)) == expected
+
+
+def test_without_a_map_of_its_memory_a_process_keeps_its_code(tmp_path: Path) -> None:
+    assert give_back_code(tmp_path / "maps") == 0
