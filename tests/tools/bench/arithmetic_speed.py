@@ -39,5 +39,6 @@ def _program() -> Path:
     if compiler is None:
         raise RuntimeError(f"{_SOURCE.name} needs a C++ compiler: install g++, or set CXX")
     program.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([compiler, *_FLAGS, str(_SOURCE), "-o", str(program)], check=True)
-    return program
+    unfinished = program.with_suffix(f".{os.getpid()}")  # others may be running it
+    subprocess.run([compiler, *_FLAGS, str(_SOURCE), "-o", str(unfinished)], check=True)
+    return unfinished.replace(program)

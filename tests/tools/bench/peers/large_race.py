@@ -8,6 +8,7 @@ is in memory at a time.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from tests.tools.bench.arithmetic_speed import gflop_per_s
 from tests.tools.bench.memory_speed import read_gb_per_s
 from tests.tools.bench.peers.dimensions import Dimensions
 from tests.tools.bench.peers.peer import THREADS, Peer, Running
-from tests.tools.bench.peers.race import burst_of, say, started
+from tests.tools.bench.peers.race import REST_S, burst_of, say, started
 from tests.tools.bench.peers.random_weights import random_weights, write_missing
 from tests.tools.bench.peers.results import Absence, Results
 from tests.tools.bench.peers.weights import Weights
@@ -27,7 +28,11 @@ from tests.tools.bench.table import Table
 
 MOST_STREAMS = 8
 _WARM_TOKENS = 3
-_FAILURES = (RuntimeError, TimeoutError, AssertionError, OSError, ValueError, httpx.HTTPError)
+# What a peer that does not start, ends early or answers wrongly raises.
+_FAILURES = (
+    *(RuntimeError, TimeoutError, AssertionError, ValueError),
+    *(ConnectionError, httpx.HTTPError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,8 @@ class LargeResults:
 
 
 def machine_speed() -> MachineSpeed:
+    """Measure, once the server's threads have stopped looking for work."""
+    time.sleep(REST_S)
     return MachineSpeed(read_gb_per_s(THREADS), gflop_per_s(THREADS))
 
 
@@ -132,6 +139,7 @@ def large_race(
 ) -> LargeResults:
     """Run every peer over all legs, one after the other."""
     results = LargeResults(dimensions)
+    course.speed()  # if it cannot be measured, this ends the race
     for weights in chosen_weights(dimensions, formats):
         for peer in peers:
             if refusal := peer.refusal(weights):
