@@ -23,11 +23,16 @@ class Transformers:
     packages: tuple[str, ...] = ("torch==2.13.0", "transformers")
     unwanted: tuple[str, ...] = ()
 
-    def takes(self, weights: Weights) -> bool:
-        return not weights.quantised  # it would dequantise them
+    def refusal(self, weights: Weights) -> str:
+        return "would dequantise the weights" if weights.quantised else ""
+
+    def file(self, weights: Weights) -> Path:
+        assert weights.folder is not None
+        return weights.folder
 
     def start(self, weights: Weights, streams: int) -> Driver:
-        return _driver(self.name, "transformers_bursts.py", [str(weights.folder), str(THREADS)])
+        words = [str(self.file(weights)), str(THREADS)]
+        return _driver(self.name, "transformers_bursts.py", words)
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,14 @@ class OpenVino:
     packages: tuple[str, ...] = ("openvino-genai==2026.4.1.0",)
     unwanted: tuple[str, ...] = ()
 
-    def takes(self, weights: Weights) -> bool:
-        return True
+    def refusal(self, weights: Weights) -> str:
+        return "reads no GGUF files of models with experts" if weights.experts else ""
+
+    def file(self, weights: Weights) -> Path:
+        return weights.float16
 
     def start(self, weights: Weights, streams: int) -> Driver:
-        words = [str(weights.float16), str(THREADS), str(streams)]
+        words = [str(self.file(weights)), str(THREADS), str(streams)]
         return _driver(self.name, "openvino_bursts.py", words)
 
 

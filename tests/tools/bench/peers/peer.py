@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -20,7 +21,15 @@ from tests.tools.bench.peers.weights import Weights
 from tests.tools.bench.streams import Burst, counted_burst
 
 READY_S = 300.0
+_LEFT = 2**30  # bytes of memory that no peer may take
 THREADS = 2  # of every peer
+
+
+def available_memory() -> int:
+    """Bytes that Linux says could be used now."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    (found,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return int(found) * 1024
 
 
 class Running(Protocol):
@@ -57,8 +66,12 @@ class Peer(Protocol):
         """Packages to be removed after that."""
         ...
 
-    def takes(self, weights: Weights) -> bool:
-        """Tell if it reads this format without changing the numbers."""
+    def refusal(self, weights: Weights) -> str:
+        """Return why it would not compute with these numbers; "" if it does."""
+        ...
+
+    def file(self, weights: Weights) -> Path:
+        """Return which of the files it reads."""
         ...
 
     def start(self, weights: Weights, streams: int) -> Running:
@@ -88,10 +101,18 @@ class Process:
                 start_new_session=True,
                 text=True,
             )
+        self._limit_memory()
 
     @property
     def log_path(self) -> Path:
         return PEERS / "logs" / f"{self.name}.log"
+
+    def _limit_memory(self) -> None:
+        """One that needs more than there is ends, and nothing else does."""
+        _, hard = resource.prlimit(self.child.pid, resource.RLIMIT_DATA)
+        if hard == resource.RLIM_INFINITY:
+            limits = (available_memory() - _LEFT, hard)
+            resource.prlimit(self.child.pid, resource.RLIMIT_DATA, limits)
 
     def check(self) -> None:
         """Raise RuntimeError, with the end of the log, once the child is dead."""

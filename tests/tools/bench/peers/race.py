@@ -32,9 +32,9 @@ class Course:
 
 def race(peers: Sequence[Peer], weights: Weights, course: Course, results: Results) -> None:
     """Run every peer that takes these weights over the course; adds to `results`."""
-    racing = [peer for peer in peers if peer.takes(weights)]
+    racing = [peer for peer in peers if not peer.refusal(weights)]
     results.absent += [
-        Absence(peer.name, "does not keep this format", weights.name)
+        Absence(peer.name, peer.refusal(weights), weights.name)
         for peer in peers
         if peer not in racing
     ]
@@ -43,9 +43,9 @@ def race(peers: Sequence[Peer], weights: Weights, course: Course, results: Resul
             runners: dict[str, Running] = {}
             for peer in racing:
                 try:
-                    runner = stack.enter_context(_started(peer, weights, streams, results))
+                    runner = stack.enter_context(started(peer, weights, streams, results))
                 except (RuntimeError, TimeoutError) as error:  # the others race on
-                    _say(str(error))
+                    say(str(error))
                     reason = f"did not start for {streams} streams"
                     results.absent.append(Absence(peer.name, reason, weights.name))
                 else:
@@ -55,11 +55,11 @@ def race(peers: Sequence[Peer], weights: Weights, course: Course, results: Resul
 
 
 @contextmanager
-def _started(peer: Peer, weights: Weights, streams: int, results: Results) -> Iterator[Running]:
+def started(peer: Peer, weights: Weights, streams: int, results: Results) -> Iterator[Running]:
     began_s = time.monotonic()
     running = peer.start(weights, streams)
     ready_s = time.monotonic() - began_s
-    _say(f"{peer.name}, {weights.name}, {streams} streams: ready in {ready_s:.1f} s")
+    say(f"{peer.name}, {weights.name}, {streams} streams: ready in {ready_s:.1f} s")
     try:
         yield running
         held = sum(map(resident, trees(running.pids())))
@@ -81,17 +81,17 @@ def _heats(
         asked = prompts(course.words, workload, streams, f"round {turn}")
         names = list(runners)[:: 1 if turn % 2 else -1]
         for name in names:
-            burst, spent_s = _burst(runners[name], asked, workload.tokens)
+            burst, spent_s = burst_of(runners[name], asked, workload.tokens)
             expected = streams * workload.tokens
             if burst.tokens != expected:
                 raise RuntimeError(f"{name} gave {burst.tokens} tokens, not {expected}")
             if turn:
                 heat = _heat(name, weights, workload, streams, burst, spent_s)
-                _say(f"  {heat}")
+                say(f"  {heat}")
                 results.heats.append(heat)
 
 
-def _burst(running: Running, asked: Sequence[str], tokens: int) -> tuple[Burst, float]:
+def burst_of(running: Running, asked: Sequence[str], tokens: int) -> tuple[Burst, float]:
     """The burst, and the CPU seconds of the peer's processes."""
     time.sleep(REST_S)
     before_s = _spent_s(trees(running.pids()))
@@ -123,5 +123,5 @@ def _heat(
     )
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -24,14 +24,17 @@ class Sax:
     packages: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
 
-    def takes(self, weights: Weights) -> bool:
-        return True
+    def refusal(self, weights: Weights) -> str:
+        return ""
+
+    def file(self, weights: Weights) -> Path:
+        return weights.gguf
 
     def start(self, weights: Weights, streams: int) -> RunningCell:
         overrides = {"SPECULATION": self.speculation}
         if weights.quantised:
             overrides["QUANTIZE"] = "stored"
-        return RunningCell(weights.gguf, overrides)
+        return RunningCell(self.file(weights), overrides)
 
 
 class RunningCell:
@@ -41,7 +44,7 @@ class RunningCell:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             self._cell = stack.enter_context(Cell(local_plan(folder)))
-            self._cell.publish(str(checkpoint), overrides=overrides)
+            self._cell.publish(str(checkpoint), model_path="auto", overrides=overrides)
             self._close = stack.pop_all()
 
     def answer(self, prompts: Sequence[str], tokens: int) -> Burst:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.end_to_end.cell import free_ports
 from tests.tools.bench.peers.installation import python_of
 from tests.tools.bench.peers.peer import THREADS, HttpServer, Process
 from tests.tools.bench.peers.weights import Weights
+from tests.tools.bench.peers.workload import CONTEXT
 
 MODEL = "smollm2"
 
@@ -20,17 +22,22 @@ class Vllm:
     # of another torch: they do not load
     unwanted: tuple[str, ...] = ("torchvision", "torchaudio", "torchcodec")
 
-    def takes(self, weights: Weights) -> bool:
-        return not weights.quantised  # no kernels for GGUF on CPUs
+    def refusal(self, weights: Weights) -> str:
+        return "has no kernels for GGUF files on CPUs" if weights.quantised else ""
+
+    def file(self, weights: Weights) -> Path:
+        assert weights.folder is not None
+        return weights.folder
 
     def start(self, weights: Weights, streams: int) -> HttpServer:
         (port,) = free_ports(1)
         flags = {
-            "--model": weights.folder,
+            "--model": self.file(weights),
             "--served-model-name": MODEL,
             "--port": port,
             "--dtype": "bfloat16",
             "--max-num-seqs": streams,
+            "--max-model-len": CONTEXT,
         }
         words = [str(word) for pair in flags.items() for word in pair]
         server = [str(python_of(self.name)), "-m", "vllm.entrypoints.openai.api_server"]

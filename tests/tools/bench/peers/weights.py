@@ -21,6 +21,7 @@ class Weights:
     gguf: Path
     float16: Path  # GGUF for who reads no bfloat16 there; 4 bits need none
     folder: Path | None = None
+    experts: bool = False
 
     @property
     def quantised(self) -> bool:

@@ -25,6 +25,7 @@ WORKLOADS = (
     Workload("512 in, 64 out", 512, 64),
     Workload("1,000 shared + 32 in, 64 out", 1032, 64, shared=1000),
 )
+CONTEXT = max(workload.prompt + workload.tokens for workload in WORKLOADS) + 64
 
 
 def prompts(words: Sequence[str], workload: Workload, streams: int, key: str) -> list[str]:
