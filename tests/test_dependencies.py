@@ -173,7 +173,7 @@ def test_an_import_under_a_condition_counts_and_one_in_a_function_does_not(tmp_p
 
 def hidden(*words: str) -> subprocess.CompletedProcess[str]:
     """The command `sax`, in a Python that finds no jax."""
-    code = "import sys; sys.modules['jax'] = None; from sax.cli.start import main; main()"
+    code = "import sys; sys.modules['jax'] = None; from sax.cli.__main__ import main; main()"
     return said(sys.executable, "-c", code, *words)
 
 

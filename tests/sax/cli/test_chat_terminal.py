@@ -25,7 +25,7 @@ _OWNER = """
 import fcntl, signal, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from sax.cli.start import main
+from sax.cli.__main__ import main
 main()
 """
 

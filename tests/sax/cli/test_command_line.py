@@ -63,7 +63,7 @@ def test_completion_in_a_shell_knows_all_commands(monkeypatch: pytest.MonkeyPatc
 
 def test_a_line_loads_its_own_command_and_none_that_asks() -> None:
     script = (
-        "import sys\nfrom sax.cli.start import main\n"
+        "import sys\nfrom sax.cli.__main__ import main\n"
         "try:\n    main()\nexcept SystemExit:\n    print(*sys.modules)"
     )
     words = (sys.executable, "-c", script, "ls", "--help")

@@ -96,7 +96,7 @@ def test_the_version_is_told_with_its_build_kernels_and_jax() -> None:
 @pytest.mark.parametrize(("word", "loaded"), [("--version", "[]"), ("doctor", "['sax.cli.main']")])
 def test_neither_imports_jax_and_the_version_no_commands(word: str, loaded: str) -> None:
     script = (
-        "import sys\nfrom sax.cli.start import main\n"
+        "import sys\nfrom sax.cli.__main__ import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([each for each in ('jax', 'jaxlib', 'sax.cli.main') if each in sys.modules])"
     )

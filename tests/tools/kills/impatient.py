@@ -10,7 +10,7 @@ from functools import partial
 
 from sax.cli.local import bring_up
 from sax.cli.local.supervisor import RestartPolicy, Supervisor
-from sax.cli.start import main
+from sax.cli.__main__ import main
 
 _AT_ONCE = RestartPolicy(longest_s=RestartPolicy().first_s)
 
