@@ -54,6 +54,7 @@ SLOTS, PAGE, CONTEXT = 4, 16, 64
 PAGES = 9  # fewer than the slots need: the youngest are preempted
 REQUESTS = 10
 TINY = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+ROWS = "gemma3"  # the native kernels compute all of it but sums of two numbers
 SIZES = {
     "NUM_LAYERS": "2",
     "MODEL_DIMS": "64",
@@ -242,15 +243,19 @@ def test_a_request_gets_the_same_bits_in_any_company(tmp_path: Path) -> None:
 def test_another_replica_goes_on_with_the_same_bits_several_steps_per_launch(
     tmp_path: Path,
 ) -> None:
-    """It loads the same weights, and continues what the first one began."""
+    """It loads the same weights, and continues what the first one began.
+
+    Not Saxml's decoder: XLA computes its norms and gates, between others in the program of several
+    steps, and a log-probability in a hundred differs by 3e-6.
+    """
     wanted = requests()
-    with loaded_case(TINY, "int8", tmp_path) as loaded, closing(Recorder(loaded.runner)) as first:
+    with loaded_case(ROWS, "int8", tmp_path) as loaded, closing(Recorder(loaded.runner)) as first:
         alone = first.answers(wanted)
     begun = [
         replace(each, answer=answer.tokens[:1]) for each, answer in zip(wanted, alone, strict=True)
     ]
     rest = [Answer(answer.tokens[1:], answer.logprobs[1:]) for answer in alone]
-    with loaded_case(TINY, "int8", tmp_path, steps=4) as other:
+    with loaded_case(ROWS, "int8", tmp_path, steps=4) as other:
         assert other.runner.limits.steps_per_launch == 4
         with closing(Recorder(other.runner)) as second:
             assert not unlike(rest, second.answers(begun)), "alone"
