@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from sax.cli.__main__ import main
 from sax.cli.local import bring_up
 from sax.cli.local.supervisor import RestartPolicy, Supervisor
-from sax.cli.__main__ import main
 
 _AT_ONCE = RestartPolicy(longest_s=RestartPolicy().first_s)
 
