@@ -35,7 +35,7 @@ class ImageLink(Image):
 
     @property
     def wanted(self) -> str:
-        """How its data URL begins, for errors."""
+        """The beginning of data URLs that are taken, for errors."""
         return "data:image/jpeg;base64,..., or image/png or image/webp"
 
     def takes(self, media_type: str) -> bool:

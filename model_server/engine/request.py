@@ -1,4 +1,4 @@
-"""What is asked of an engine, how far it is, and what comes of it: values alone."""
+"""Requests to an engine, their progress and their updates, as values."""
 
 from __future__ import annotations
 

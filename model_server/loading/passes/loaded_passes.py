@@ -41,7 +41,7 @@ class MixedInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageReading:
-    """What reads the inputs of a model that takes images: its preprocessing, template and marks."""
+    """The reader of a model's inputs with images: preprocessing, template and control tokens."""
 
     images: ImageReader
     paired: bool = False  # an input is a text or an image, not both

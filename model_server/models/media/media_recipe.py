@@ -66,7 +66,7 @@ class DecodedVideo(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoRecipe:
-    """How an encoder of images takes videos: frame after frame, or pair after pair."""
+    """Preparation of videos for an encoder of images: single frames, or pairs of them."""
 
     form: AnyVideoForm  # which frames are decoded, and of which size
     prepare: Callable[[DecodedVideo], PreparedMedia]
@@ -131,7 +131,7 @@ class MediaRecipe:
 
     @property
     def written(self) -> dict[str, str]:
-        """What chat templates write for one of each kind that it takes."""
+        """The text that chat templates write for a medium, by each kind that it takes."""
         own = {str(self.kind): self.placeholder}
         return own if self.video is None else own | {"video": self.video.placeholder}
 

@@ -166,7 +166,7 @@ class StepEncoder(nnx.Module):
 
 
 class Patches(nnx.Module):
-    """What takes the place of a merger in a tower whose patches are merged behind it."""
+    """A merger that leaves patches as they are: this model merges them behind its tower."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x

@@ -76,7 +76,7 @@ _SUFFIX = "_request"
 
 
 class How(Enum):
-    """Where a request is answered."""
+    """The place where a request is answered."""
 
     HERE = "here"  # by the dispatcher itself
     ANY = "any"  # by any island

@@ -64,7 +64,7 @@ class Shardings:
         return self._over(proto, sharding)
 
     def _even(self, proto: Any, shape: tuple[int, ...]) -> jax.sharding.Sharding:
-        """Of shards of one shape: where each lies is not told, so they lie in order."""
+        """Return the sharding of shards of one shape, which lie in the order of the devices."""
         if proto.is_fully_replicated:
             return self._over(proto, _replicated())
         return self._over(proto, _tiled(shape, tuple(proto.shard_shape.dims)))

@@ -20,7 +20,7 @@ from sax.errors import InvalidRequest
 
 
 class PlacedPart(Protocol):
-    """Where the vectors of a part of a medium lie; as of `PreparedMedia`."""
+    """A part of a medium with the places of its vectors; as of `PreparedMedia`."""
 
     @property
     def rows(self) -> int: ...

@@ -245,8 +245,8 @@ def test_another_replica_goes_on_with_the_same_bits_several_steps_per_launch(
 ) -> None:
     """It loads the same weights, and continues what the first one began.
 
-    Not Saxml's decoder: XLA computes its norms and gates, between others in the program of several
-    steps, and a log-probability in a hundred differs by 3e-6.
+    Not with Saxml's decoder: XLA compiles its norms and gates anew in the program of several steps,
+    and one log-probability in a hundred differs by 3e-6.
     """
     wanted = requests()
     with loaded_case(ROWS, "int8", tmp_path) as loaded, closing(Recorder(loaded.runner)) as first:

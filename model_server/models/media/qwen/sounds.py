@@ -71,7 +71,7 @@ def with_files_apart(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """How a sound is cut."""
+    """Sizes of the chunks into which a sound is divided."""
 
     frames: int  # of a chunk
     vectors: int  # that become of a chunk
