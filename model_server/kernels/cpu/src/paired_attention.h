@@ -33,9 +33,9 @@ SAX_INLINE __m256i some_of_sixteen(const void* base, size_t at, int count) {
   return _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(base) + at);
 }
 
-SAX_INLINE Pair pair_at(const float* pairs, size_t i) {
+SAX_INLINE Pair pair_at(const void* of) {
   Pair pair;
-  memcpy(&pair, pairs + i, sizeof pair);
+  memcpy(&pair, of, sizeof pair);
   return pair;
 }
 
@@ -55,7 +55,7 @@ SAX_INLINE void paired_scores(const Attention& a, const Segment& s, int group, c
       keys[g] = paired(sixteen(a.keys, key + d * a.page_size), sixteen(a.keys, key + odd * a.page_size));
     }
     for (int r = 0; r < R; ++r) {
-      Pair query = pair_at(queries + static_cast<size_t>(r) * a.key_dim, d / 2);
+      Pair query = pair_at(queries + static_cast<size_t>(r) * a.key_dim + d / 2);
       for (int g = 0; g < G; ++g) sums[r][g] = dot2(sums[r][g], keys[g], query);
     }
   }
@@ -64,10 +64,10 @@ SAX_INLINE void paired_scores(const Attention& a, const Segment& s, int group, c
   }
 }
 
-// weights: those of each row in pairs. last: lanes of the last of C vectors.
+// weights: of each row. last: lanes of the last of C vectors.
 template <int R, int C>
 SAX_INLINE void paired_values(const Attention& a, const Segment& s, const Segment& next,
-                              const Pair (*weights)[kKeys / 2], const float* decays, size_t column, int last,
+                              const uint16_t (*weights)[kKeys], const float* decays, size_t column, int last,
                               float* out) {
   auto lanes = [&](int c) { return c + 1 < C ? kLanes : last; };
   auto place = [&](int r, int c) {
@@ -91,7 +91,7 @@ SAX_INLINE void paired_values(const Attention& a, const Segment& s, const Segmen
                            some_of_sixteen(a.values, at + a.value_dim, odd ? lanes(c) : 0));
       }
       for (int r = 0; r < R; ++r) {
-        Pair weight = weights[r][(group * kLanes + i) / 2];
+        Pair weight = pair_at(weights[r] + group * kLanes + i);
         for (int c = 0; c < C; ++c) sums[r][c] = dot2(sums[r][c], values[c], weight);
       }
     };
@@ -116,7 +116,10 @@ struct Paired {
     alignas(64) float scaled[kMostDim + 1];
     for (size_t d = 0; d < a.key_dim; ++d) scaled[d] = query[d] * a.scale;
     scaled[a.key_dim] = 0.0f;
-    narrow(scaled, a.key_dim + a.key_dim % 2, reinterpret_cast<uint16_t*>(to));
+    alignas(64) uint16_t halves[kMostDim + 1];
+    size_t count = a.key_dim + a.key_dim % 2;
+    narrow(scaled, count, halves);
+    memcpy(to, halves, count * sizeof *halves);
   }
 
   template <int R>
@@ -130,17 +133,17 @@ struct Paired {
   template <int R>
   SAX_INLINE void values(const Attention& a, const Segment& s, const Segment& next,
                          float (*weights)[kKeys], const float* decays, float* out) {
-    alignas(64) Pair pairs[R][kKeys / 2];
+    alignas(64) uint16_t halves[R][kKeys];
     size_t count = static_cast<size_t>(s.groups) * kLanes;
-    for (int r = 0; r < R; ++r) narrow(weights[r], count, reinterpret_cast<uint16_t*>(pairs[r]));
+    for (int r = 0; r < R; ++r) narrow(weights[r], count, halves[r]);
     size_t column = 0;
     constexpr int wide = beside(R);
     for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
-      paired_values<R, wide>(a, s, next, pairs, decays, column, kLanes, out);
+      paired_values<R, wide>(a, s, next, halves, decays, column, kLanes, out);
     }
     for (; column < a.value_dim; column += kLanes) {
       int last = a.value_dim - column < kLanes ? static_cast<int>(a.value_dim - column) : kLanes;
-      paired_values<R, 1>(a, s, next, pairs, decays, column, last, out);
+      paired_values<R, 1>(a, s, next, halves, decays, column, last, out);
     }
   }
 };
