@@ -74,8 +74,11 @@ class Spending:
                 else f"{spent:7.1f}"
             )
             terminalreporter.line(f"{told:15}  {self._tests[room]:5} tests  {room}")
+
+    def pytest_unconfigure(self) -> None:
+        """Say it last, below the list of skips: all that is left of a long log is its end."""
         for line in self._too_much():
-            terminalreporter.line(f"OVER BUDGET  {line} (tests/budgets.toml)", red=True)
+            print(f"OVER BUDGET  {line} (tests/budgets.toml)")
 
     def _too_much(self) -> list[str]:
         return over_budget(self._seconds, self._budget, self._slowness) if self._budget else []

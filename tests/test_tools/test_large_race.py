@@ -135,7 +135,7 @@ def raced(tmp_path: Path) -> tuple[LargeResults, list[TimedPeer]]:
         TimedPeer("short", tmp_path, short_by=1),
         TimedPeer("other", tmp_path, refused="reads no such files"),
     ]
-    course = LargeCourse(["one", "two"], rounds=2, speed=lambda: SPEED)
+    course = LargeCourse(["one", "two"], rounds=2, speed=lambda: SPEED, rest_s=0)
     return large_race(peers, QWEN3_0_6B, ["4bit"], course), peers
 
 

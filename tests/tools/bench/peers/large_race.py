@@ -132,6 +132,7 @@ class LargeCourse:
     words: Sequence[str]  # one token each
     rounds: int
     speed: Callable[[], MachineSpeed] = machine_speed
+    rest_s: float = REST_S  # before each burst
 
 
 def large_race(
@@ -175,7 +176,7 @@ def _run(
             asked = prompts(course.words, leg.workload, leg.streams, f"{leg.name}, round {turn}")
             tokens = leg.workload.tokens if turn else min(leg.workload.tokens, _WARM_TOKENS)
             speed = course.speed() if turn else None
-            burst, _ = burst_of(running, asked, tokens)
+            burst, _ = burst_of(running, asked, tokens, course.rest_s)
             if burst.tokens != leg.streams * tokens:
                 raise RuntimeError(f"{burst.tokens} tokens, not {leg.streams * tokens}")
             if speed is not None:

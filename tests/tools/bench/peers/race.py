@@ -91,9 +91,11 @@ def _heats(
                 results.heats.append(heat)
 
 
-def burst_of(running: Running, asked: Sequence[str], tokens: int) -> tuple[Burst, float]:
+def burst_of(
+    running: Running, asked: Sequence[str], tokens: int, rest_s: float = REST_S
+) -> tuple[Burst, float]:
     """The burst, and the CPU seconds of the peer's processes."""
-    time.sleep(REST_S)
+    time.sleep(rest_s)
     before_s = _spent_s(trees(running.pids()))
     burst = running.answer(asked, tokens)
     after_s = _spent_s(before_s)
