@@ -10,6 +10,7 @@ fixed loop takes there.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import tomllib
 from collections import Counter
@@ -78,7 +79,7 @@ class Spending:
     def pytest_unconfigure(self) -> None:
         """Say it last, below the list of skips: all that is left of a long log is its end."""
         for line in self._too_much():
-            print(f"OVER BUDGET  {line} (tests/budgets.toml)")
+            sys.stdout.write(f"OVER BUDGET  {line} (tests/budgets.toml)\n")
 
     def _too_much(self) -> list[str]:
         return over_budget(self._seconds, self._budget, self._slowness) if self._budget else []

@@ -39,7 +39,7 @@ from model_server.models.weights.sharding import (
     split_heads,
 )
 from model_server.models.weights.stage import Stage, stages_of
-from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
+from model_server.models.weights.weight import Blueprint, WeightForm, blueprint, take_one_byte
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
 
@@ -49,6 +49,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
     # int8, int4 or float8, with ":N" a scale per N columns; stored: as in the checkpoint; null
     "QUANTIZE": None,
+    "ACTIVATIONS": None,  # int8: what quantised weights are multiplied with; null: two int8 of each
     # float32, bfloat16, int8 or float8_e4m3fn (the last two with a scale per head and token); null:
     # float32 on a CPU, else DTYPE
     "KV_CACHE_DTYPE": None,
@@ -91,6 +92,7 @@ class Recipe:
     dtype: str
     quantize: Scheme | str | None  # a scheme; "stored"; None: unquantised
     kv_cache_dtype: str | None  # None: by platform
+    activations: str | None = None  # int8: what native kernels multiply quantised weights with
     mesh_shape: tuple[int, ...] | None  # per stage; None: every device, on the model axis
     stages: int
     rules: Rules
@@ -190,7 +192,8 @@ class Recipe:
         """Return the module without its weights, sharded over a mesh.
 
         `checkpoint` says how its tensors are quantised, if the recipe keeps them so. Raises
-        InvalidRequest if QUANTIZE would change nothing, or the model cannot be cut into stages.
+        InvalidRequest if QUANTIZE or ACTIVATIONS would change nothing, or the model cannot be cut
+        into stages.
         """
         stored = self.packing if checkpoint is None else checkpoint.packing
         quantization = quantization_of(self.quantize, stored)
@@ -201,11 +204,21 @@ class Recipe:
             adapters=self.adapters,
             tiles=is_native(layout.platform, layout.mesh.size),
         )
-        made = blueprint(lambda: self.build(form))
+        made = blueprint(lambda: self._built(form))
         if quantization is not None:
             quantization.check(each.packing for each in made.declarations if each.packing)
         stage = self.stage
-        return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
+        return made if stage is None else blueprint(lambda: _kept(self._built(form), stage))
+
+    def _built(self, form: WeightForm) -> nnx.Module:
+        made = self.build(form)
+        if self.activations is not None and not take_one_byte(made):
+            raise InvalidRequest(
+                'ACTIVATIONS "int8" is for matrices of 4 and 8 bits on the native CPU kernels, and '
+                "here this model has none: give QUANTIZE, or leave ACTIVATIONS out",
+                param="overrides.ACTIVATIONS",
+            )
+        return made
 
     def media_blueprint(self, layout: Layout = ONE_DEVICE) -> Blueprint | None:
         """Return the `Encoders` without their weights; None: nothing of them lies here.
@@ -367,6 +380,11 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             f"{values['KV_CACHE_DTYPE']!r}",
             param="overrides.KV_CACHE_DTYPE",
         )
+    if values["ACTIVATIONS"] not in ("int8", None):
+        raise InvalidRequest(
+            f'ACTIVATIONS must be "int8" or null, not {values["ACTIVATIONS"]!r}',
+            param="overrides.ACTIVATIONS",
+        )
     _check_positive(
         values,
         *("MAX_CONTEXT", "KV_CACHE_BYTES", "NUM_CACHE_SLOTS"),
@@ -383,6 +401,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "dtype": dtype,
         "quantize": parse_quantize(values["QUANTIZE"]),
         "kv_cache_dtype": values["KV_CACHE_DTYPE"],
+        "activations": values["ACTIVATIONS"],
         "mesh_shape": parse_mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
         "adapters": _adapters(values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]),

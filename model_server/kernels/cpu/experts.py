@@ -144,7 +144,7 @@ def _kind(form: ExpertForm) -> str:
 
 
 def _numbers(form: ExpertForm) -> dict[str, np.int32]:
-    return {} if form.of_bytes is None else {"float4": np.int32(form.of_bytes.float4)}
+    return {} if form.of_bytes is None else form.of_bytes.attributes
 
 
 def _parts(tiles: Tiles) -> tuple[Any, ...]:

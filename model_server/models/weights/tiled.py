@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -60,6 +60,10 @@ class TiledQuantized:
     def byte_form(self) -> ByteForm:
         return self.form
 
+    def taking_one_byte(self) -> TiledQuantized:
+        """Return it with rows of one byte a number."""
+        return replace(self, form=self.form._replace(one_byte=True))
+
     def rows(self, index: jax.Array) -> jax.Array:
         """f32[T, in]: these rows, dequantised."""
         return tiles.byte_rows(self.values, self.form, index)
@@ -86,8 +90,19 @@ class TiledExperts:
     def byte_form(self) -> ByteForm | None:
         return self.form.of_bytes
 
+    def taking_one_byte(self) -> TiledExperts:
+        """Return them with rows of one byte a number; they are quantised."""
+        assert self.form.of_bytes is not None
+        form = self.form._replace(of_bytes=self.form.of_bytes._replace(one_byte=True))
+        return replace(self, form=form)
+
 
 InTiles = Tiled | TiledQuantized | TiledExperts
+
+
+def byte_form_of(value: Any) -> ByteForm | None:
+    """Return the form of a quantised weight in tiles; None: it is another."""
+    return value.byte_form if isinstance(value, InTiles) else None
 
 
 def tiled_placeholder(

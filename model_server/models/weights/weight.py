@@ -29,7 +29,7 @@ from model_server.models.weights.sharding import (
     bytes_per_device,
 )
 from model_server.models.weights.source import WeightSource, source_of
-from model_server.models.weights.tiled import InTiles, tiled_placeholder
+from model_server.models.weights.tiled import InTiles, byte_form_of, tiled_placeholder
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +260,15 @@ def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
             )
     graph, state = nnx.split(module)
     return Blueprint(declared, graph, jax.tree.structure(state))
+
+
+def take_one_byte(module: nnx.Module) -> bool:
+    """Let quantised weights in tiles multiply numbers of one byte; False: there are none."""
+    params = [node for _, node in nnx.iter_graph(module) if isinstance(node, nnx.Param)]
+    quantised = [each for each in params if byte_form_of(each.get_value()) is not None]
+    for each in quantised:
+        each.set_value(each.get_value().taking_one_byte())
+    return bool(quantised)
 
 
 def _declarations(state: nnx.State) -> Iterator[Declaration]:

@@ -68,10 +68,11 @@ WEIGHTS: dict[str, dict[str, object]] = {
     "bfloat16": {"DTYPE": "bfloat16"},
     "int8": {"DTYPE": "bfloat16", "QUANTIZE": "int8"},
     "int4": {"DTYPE": "bfloat16", "QUANTIZE": "int4"},
+    "int4, one byte": {"DTYPE": "bfloat16", "QUANTIZE": "int4", "ACTIVATIONS": "int8"},
     "float32": {"DTYPE": "float32"},
     "float8": {"DTYPE": "bfloat16", "QUANTIZE": "float8"},
 }
-DAILY = ("bfloat16", "int8", "int4", "float32")
+DAILY = ("bfloat16", "int8", "int4", "int4, one byte", "float32")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from model_server.kernels.cpu import native
 from model_server.models import families as family_modules
 from model_server.models import registry
 from model_server.models.custom import CustomModel, CustomProgram
@@ -18,6 +19,7 @@ from model_server.models.families import llama
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from model_server.models.registry import families, find, make_recipe, model_paths, register
+from model_server.models.weights.sharding import ONE_DEVICE, Layout, layout_of
 from sax.errors import CheckpointError, InvalidName, InvalidRequest, ModelPathNotFound
 from sax.names import check_model_path
 
@@ -104,6 +106,20 @@ def test_quantising_in_blocks_that_fit_nothing_is_refused_and_some_may_stay_plai
         each.packing is not None and each.packing.block == 64 for each in declared("int8:64")
     )
     assert not any(each.left_plain for each in declared("int8"))
+
+
+def test_activations_of_one_byte_are_for_quantised_weights_of_the_native_kernels() -> None:
+    def declared(layout: Layout, **overrides: str) -> Any:
+        return make_recipe("llama", LLAMA, overrides).blueprint(layout).declarations
+
+    alone, given = {"ACTIVATIONS": '"int8"'}, {"QUANTIZE": '"int8"', "ACTIVATIONS": '"int8"'}
+    if native.available():
+        assert declared(ONE_DEVICE, **given)
+    for layout, overrides in [(layout_of((1, 1, 2)), given), (ONE_DEVICE, alone)]:
+        with pytest.raises(InvalidRequest, match="leave ACTIVATIONS out"):
+            declared(layout, **overrides)
+    with pytest.raises(InvalidRequest, match='must be "int8" or null'):
+        declared(ONE_DEVICE, ACTIVATIONS='"int4"')
 
 
 def test_a_context_can_be_shortened_but_not_stretched() -> None:

@@ -154,16 +154,26 @@ struct Division {
       : lines(block / 4), of_step(least(lines, kTile)), steps(in_parts(lines, kTile)) {}
 };
 
-// The two bytes of a number are numbers of two rows, one after the other.
+// Two bytes of a number are numbers of two rows, one after the other.
 
 static size_t bytes_size(size_t rows, size_t inputs, size_t block) {
   return in_parts(2 * rows, kTile) * (inputs / block) * Division(block).steps * kRegister;
 }
 
+SAX_INLINE size_t parts_of(const ByteRows& rows) { return rows.one_byte ? 1 : 2; }
+
 static void bytes_of(const float* x, size_t row, const ByteRows& to) {
-  size_t blocks = to.blocks();
-  int8_t* at = to.bytes + 2 * row / kTile * blocks * Division(to.block).steps * kRegister +
-               2 * row % kTile * kLine;
+  size_t blocks = to.blocks(), place = parts_of(to) * row;
+  int8_t* at = to.bytes + place / kTile * blocks * Division(to.block).steps * kRegister +
+               place % kTile * kLine;
+  if (to.one_byte) {  // a block has one step
+    to.steps[row] = 1.0f;
+    for (size_t i = 0; i < blocks; ++i, at += kRegister) {
+      auto store = [at](size_t j, int32_t number) { at[j] = static_cast<int8_t>(number); };
+      to.sums[row * blocks + i] = quantize_block(x + i * to.block, to.block, to.zero, store);
+    }
+    return;
+  }
   float largest = largest_of(x, to.inputs);
   to.steps[row] = largest / 127.0f;
   for (size_t i = 0; i < blocks; ++i) {
@@ -180,19 +190,26 @@ static void bytes_of(const float* x, size_t row, const ByteRows& to) {
   }
 }
 
-constexpr size_t kByteRows = kTile;  // at once: each takes two
+// Rows that two registers hold.
+SAX_INLINE size_t rows_at_once(const ByteRows& rows) { return kSums / parts_of(rows); }
 
-// Up to sixteen rows and two tiles.
+// Some rows and two tiles.
 struct ByteOperands {
   const QuantizedWeight& weight;
-  const int8_t* rows;
-  size_t tile;
+  const ByteRows& all;
+  size_t row, count, tile;
   Two two;
-  bool first;  // of the rows: lines of the tiles are fetched
-  Division division{weight.block};
+  Division division{all.block};
 
-  size_t blocks() const { return weight.inputs / weight.block; }
+  size_t blocks() const { return all.blocks(); }
   size_t next() const { return blocks() * division.steps * kRegister; }  // from sixteen to the next
+  const int8_t* rows() const {
+    return all.bytes + parts_of(all) * row * blocks() * division.steps * kLine;
+  }
+  const BlockSum& sum(size_t r, size_t block) const { return all.sums[(row + r) * blocks() + block]; }
+  Scaling scaling(size_t c, size_t block) const {
+    return scaling_of(weight, tile + c, block * all.block / weight.block, all.block);
+  }
 };
 
 // The lines of a step of a block: where they lie, or one number a byte and filled up with zeros.
@@ -203,7 +220,7 @@ SAX_INLINE const void* lines_of(const ByteOperands& of, size_t tile, size_t bloc
   size_t count = least(division.lines - step * kTile, kTile);
   const uint8_t* at = of.weight.tiles + tile * of.weight.inputs * kTile * bits / 8 +
                       (block * division.lines + step * kTile) * line;
-  if (of.first) fetch_lines(at + kRegistersAhead * kTile * line, kTile * line / kLine);
+  if (of.row == 0) fetch_lines(at + kRegistersAhead * kTile * line, kTile * line / kLine);
   if (bits == 8) {
     if (count == division.of_step) return at;
     memcpy(room, at, count * kLine);
@@ -221,9 +238,15 @@ SAX_INLINE const void* lines_of(const ByteOperands& of, size_t tile, size_t bloc
   return room;
 }
 
-// Sums of whole numbers in memory: of each row two.
+// Sums of whole numbers in memory: of each row one or two.
 struct ByteSums {
   alignas(64) int32_t of[kSums][kSums];
+
+  I one(size_t row, size_t tile, const I& begun) const {
+    I sum;
+    memcpy(&sum, &of[row][tile * kTile], kLine);
+    return add_i(begun, sum);
+  }
 
   // From a beginning on.
   Wholes at(size_t row, size_t tile, const Wholes& begun) const {
@@ -237,7 +260,7 @@ struct ByteSums {
 // The sums of steps `begin` to `end` of a block.
 SAX_INLINE void sum_bytes(const ByteOperands& of, size_t block, size_t begin, size_t end, ByteSums& sums) {
   alignas(64) char room[2][kRegister];
-  const int8_t* x = of.rows + (block * of.division.steps + begin) * kRegister;
+  const int8_t* x = of.rows() + (block * of.division.steps + begin) * kRegister;
   clear_sums(of.two);
   for (size_t step = begin; step < end; ++step, x += kRegister) {
     const void* first = lines_of(of, of.tile, block, step, room[0]);
@@ -248,60 +271,78 @@ SAX_INLINE void sum_bytes(const ByteOperands& of, size_t block, size_t begin, si
   store_sums(of.two, sums.of, sizeof sums.of[0]);
 }
 
-// Adds a block to the totals of each row, as on vectors: its sums are scaled once.
-SAX_INLINE void add_block(const ByteOperands& of, const BlockSum* sums, size_t count, size_t block,
-                          F (*totals)[2]) {
+// Totals of each row and tile.
+using ByteTotals = F[kSums][2];
+
+// Adds a block to the totals, as on vectors: its sums are scaled once.
+SAX_INLINE void add_two_bytes(const ByteOperands& of, size_t block, const Scaling* scaling, ByteTotals& totals) {
   constexpr size_t at_once = kNumbersAtOnce / kBytes;
-  size_t tiles = of.two.tiles();
-  Scaling scaling[2];
-  for (size_t c = 0; c < tiles; ++c) scaling[c] = scaling_of(of.weight, of.tile + c, block);
   for (size_t begin = 0; begin < of.division.steps; begin += at_once) {
     ByteSums wholes;
     sum_bytes(of, block, begin, least(begin + at_once, of.division.steps), wholes);
-    for (size_t r = 0; r < count; ++r) {
-      Wholes begun = scaling[0].folded ? beginning(sums[r * of.blocks() + block]) : no_wholes();
-      for (size_t c = 0; c < tiles; ++c) {
+    for (size_t r = 0; r < of.count; ++r) {
+      Wholes begun = scaling[0].folded ? beginning(of.sum(r, block)) : no_wholes();
+      for (size_t c = 0; c < of.two.tiles(); ++c) {
         totals[r][c] = fma(value_of(wholes.at(r, c, begun)), scaling[c].scale, totals[r][c]);
       }
     }
   }
-  for (size_t r = 0; scaling[0].offsets && r < count; ++r) {
-    F sum = set(sums[r * of.blocks() + block].value);
+}
+
+SAX_INLINE void add_one_byte(const ByteOperands& of, size_t block, const Scaling* scaling, ByteTotals& totals) {
+  ByteSums wholes;
+  sum_bytes(of, block, 0, of.division.steps, wholes);
+  for (size_t r = 0; r < of.count; ++r) {
+    const BlockSum& sum = of.sum(r, block);
+    for (size_t c = 0; c < of.two.tiles(); ++c) {
+      F value = to_f(wholes.one(r, c, set_i(sum.high)));
+      totals[r][c] = fma(value, mul(scaling[c].scale, set(sum.step)), totals[r][c]);
+    }
+  }
+}
+
+SAX_INLINE void add_block(const ByteOperands& of, size_t block, ByteTotals& totals) {
+  size_t tiles = of.two.tiles();
+  Scaling scaling[2];
+  for (size_t c = 0; c < tiles; ++c) scaling[c] = of.scaling(c, block);
+  if (of.all.one_byte) add_one_byte(of, block, scaling, totals);
+  else add_two_bytes(of, block, scaling, totals);
+  for (size_t r = 0; scaling[0].offsets && r < of.count; ++r) {
+    F sum = set(of.sum(r, block).value);
     for (size_t c = 0; c < tiles; ++c) totals[r][c] = fma(sum, scaling[c].offset, totals[r][c]);
   }
 }
 
-static void quantized_block(const ByteOperands& of, const float* steps, const BlockSum* sums,
-                            size_t count, float* const* out) {
-  F totals[kByteRows][2];
+static void quantized_block(const ByteOperands& of, float* const* out) {
+  ByteTotals totals;
   for (auto& each : totals) each[0] = each[1] = set(0.0f);
-  for (size_t block = 0; block < of.blocks(); ++block) add_block(of, sums, count, block, totals);
-  for (size_t r = 0; r < count; ++r) {
+  for (size_t block = 0; block < of.blocks(); ++block) add_block(of, block, totals);
+  for (size_t r = 0; r < of.count; ++r) {
+    F step = set(of.all.steps[of.row + r]);
     for (size_t c = 0; c < of.two.tiles(); ++c) {
       int lanes = lanes_of(of.weight.outputs, of.tile + c);
-      store_some(out[r] + (of.tile + c) * kTile, mul(totals[r][c], set(steps[r])), lanes);
+      store_some(out[of.row + r] + (of.tile + c) * kTile, mul(totals[r][c], step), lanes);
     }
   }
 }
 
 static void quantized(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
                       float* const* out) {
-  size_t blocks = rows.blocks();
-  Division division(weight.block);
-  size_t of_row = blocks * division.steps * kLine;  // of each of its two
-  size_t at_once = in_parts(kBytesInCache, 2 * of_row * kByteRows) * kByteRows;
+  Division division(rows.block);
+  size_t parts = parts_of(rows), most = rows_at_once(rows);
+  size_t of_row = parts * rows.blocks() * division.steps * kLine;
+  size_t at_once = in_parts(kBytesInCache, of_row * most) * most;
   auto product = [&](size_t row, size_t end, size_t count) {
-    shape(2 * count, division.of_step);
+    shape(parts * count, division.of_step);
     for (size_t tile = first; tile < last; tile += 2) {
-      Two two{2 * count > kTile, last - tile > 1};
+      Two two{parts * count > kTile, last - tile > 1};
       for (size_t at = row; at < end; at += count) {
-        ByteOperands of{weight, rows.bytes + at * 2 * of_row, tile, two, at == 0};
-        quantized_block(of, rows.steps + at, rows.sums + at * blocks, count, out + at);
+        quantized_block({weight, rows, at, count, tile, two}, out);
       }
     }
   };
   for (size_t some = 0; some < rows.count; some += at_once) {
-    over_shapes(some, least(some + at_once, rows.count), kByteRows, product);
+    over_shapes(some, least(some + at_once, rows.count), most, product);
   }
 }
 

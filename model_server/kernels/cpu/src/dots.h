@@ -118,6 +118,15 @@ struct Numbers {
 
 #if defined(__AVX512VNNI__)
 
+// Numbers of one byte.
+#define SAX_ONE_BYTE
+struct OneByteNumbers {
+  int8_t of[kSome];
+
+  void put(size_t i, int number) { of[i] = static_cast<int8_t>(number); }
+  void copy_four(size_t i, int8_t* to) const { memcpy(to, of + i, 4); }
+};
+
 using Bytes = B;  // of weights, unsigned
 
 SAX_INLINE Bytes bytes_in(B weights) { return weights; }
@@ -215,6 +224,18 @@ SAX_INLINE void add_four(Wholes& sums, const Bytes& weights, const int8_t* four)
   }
 }
 
+#endif
+#endif
+
+#if defined(SAX_ONE_BYTE)
+constexpr bool kOneByte = true;
+#else
+constexpr bool kOneByte = false;
+#if !defined(SAX_TILES)
+// Numbers of one byte, with a second one that is 0.
+struct OneByteNumbers : Numbers {
+  void put(size_t i, int number) { Numbers::put(i, number, 0); }
+};
 #endif
 #endif
 

@@ -61,6 +61,7 @@ struct PlainExperts {
 struct QuantizedExperts {
   QuantizedWeight whole;  // of all experts, one below the other
   size_t outputs, inputs;
+  bool one_byte;
   std::vector<ByteRows> of_expert;  // [E]
 
   static const ByteProduct& product(size_t rows) {
@@ -68,16 +69,16 @@ struct QuantizedExperts {
   }
 
   void hold(const Grouped& rows) {
-    size_t bytes = 0, blocks = inputs / whole.block;
+    size_t bytes = 0, block = row_block(whole, one_byte), blocks = inputs / block;
     auto size = [&](size_t e) {
-      return in_lines(product(rows.count(e)).size(rows.count(e), inputs, whole.block));
+      return in_lines(product(rows.count(e)).size(rows.count(e), inputs, block));
     };
     for (size_t e = 0; e < rows.ends.size(); ++e) bytes += size(e);
     auto* at = reinterpret_cast<int8_t*>(held_lines<10>(bytes));
     float* steps = held<float, 11>(rows.all());
     BlockSum* sums = held<BlockSum, 12>(rows.all() * blocks);
     for (size_t e = 0; e < rows.ends.size(); ++e) {
-      of_expert.push_back({rows.count(e), inputs, whole.block, whole.zero(), at,
+      of_expert.push_back({rows.count(e), inputs, block, one_byte, whole.zero(), at,
                            steps + rows.begin(e), sums + rows.begin(e) * blocks});
       at += size(e);
     }
@@ -216,7 +217,8 @@ bool plain_experts(const ffi::Buffer<ffi::BF16>& tiles, size_t count, size_t inp
 // offsets possibly of no size, units f32[E * N / 16, 2, 16]
 bool quantized_experts(const ffi::Buffer<ffi::U8>& tiles, const ffi::Buffer<ffi::F16>& scales,
                        const ffi::Buffer<ffi::F16>& offsets, const Floats& units, size_t count,
-                       size_t inputs, size_t outputs, int32_t float4, QuantizedExperts& made) {
+                       size_t inputs, size_t outputs, int32_t float4, int32_t one_byte,
+                       QuantizedExperts& made) {
   if (rank(tiles) != 4 || rank(scales) != 3 || rank(units) != 3 || outputs % kLanes) return false;
   size_t all = count * (outputs / kLanes), blocks = dim(scales, 1);
   size_t of_bytes = dim(tiles, 1) ? inputs / dim(tiles, 1) : 0;
@@ -236,7 +238,7 @@ bool quantized_experts(const ffi::Buffer<ffi::U8>& tiles, const ffi::Buffer<ffi:
                 inputs / blocks,
                 of_bytes == 8 ? 4 : 8,
                 float4 != 0};
-  made.outputs = outputs, made.inputs = inputs;
+  made.outputs = outputs, made.inputs = inputs, made.one_byte = one_byte != 0;
   return true;
 }
 
@@ -270,12 +272,12 @@ ffi::Error plain_gated(Floats x, Places rows, Places ends, ffi::Buffer<ffi::BF16
 
 ffi::Error quantized(Floats x, Places rows, Places ends, ffi::Buffer<ffi::U8> tiles,
                      ffi::Buffer<ffi::F16> scales, ffi::Buffer<ffi::F16> offsets, Floats units,
-                     ffi::ResultBuffer<ffi::F32> out, int32_t float4) {
+                     ffi::ResultBuffer<ffi::F32> out, int32_t float4, int32_t one_byte) {
   Grouped by;
   QuantizedExperts experts;
   if (!grouped(x, rows, ends, *out, by) ||
       !quantized_experts(tiles, scales, offsets, units, by.ends.size(), dim(x, 1), dim(*out, 1),
-                         float4, experts)) {
+                         float4, one_byte, experts)) {
     return wrong(kDoNotFit);
   }
   multiply(by, experts, out->typed_data(), out->element_count());
@@ -287,14 +289,14 @@ ffi::Error quantized_gated(Floats x, Places rows, Places ends, ffi::Buffer<ffi::
                            Floats gate_units, ffi::Buffer<ffi::U8> ups,
                            ffi::Buffer<ffi::F16> up_scales, ffi::Buffer<ffi::F16> up_offsets,
                            Floats up_units, ffi::ResultBuffer<ffi::F32> out, int32_t gate,
-                           int32_t float4) {
+                           int32_t float4, int32_t one_byte) {
   Grouped by;
   QuantizedExperts opening, going_up;
   if (gate < 0 || gate > static_cast<int32_t>(kLastGate) || !grouped(x, rows, ends, *out, by) ||
       !quantized_experts(gates, gate_scales, gate_offsets, gate_units, by.ends.size(), dim(x, 1),
-                         dim(*out, 1), float4, opening) ||
+                         dim(*out, 1), float4, one_byte, opening) ||
       !quantized_experts(ups, up_scales, up_offsets, up_units, by.ends.size(), dim(x, 1),
-                         dim(*out, 1), float4, going_up) ||
+                         dim(*out, 1), float4, one_byte, going_up) ||
       opening.whole.block != going_up.whole.block || opening.whole.bits != going_up.whole.bits) {
     return wrong(kDoNotFit);
   }
@@ -334,7 +336,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_experts_in_bytes, sax::quantized,
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Attr<int32_t>("float4"));
+                                  .Attr<int32_t>("float4")
+                                  .Attr<int32_t>("one_byte"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_experts_in_bytes_gated, sax::quantized_gated,
                               sax::rows_by_expert()
@@ -348,6 +351,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_experts_in_bytes_gated, sax::quantized_gat
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<int32_t>("gate")
-                                  .Attr<int32_t>("float4"));
+                                  .Attr<int32_t>("float4")
+                                  .Attr<int32_t>("one_byte"));
 
 #pragma GCC visibility pop

@@ -182,12 +182,14 @@ struct PlainProduct {
 struct BlockSum {
   int32_t high, low;
   float value;
+  float step;  // of the block's numbers, where each is one byte
 };
 
 // Rows as two bytes for each number: its value in steps of the row's largest / 127, and 254 times
-// the rest.
+// the rest. Or as one: its value in steps of its block's largest / 127.
 struct ByteRows {
-  size_t count, inputs, block;
+  size_t count, inputs, block;  // the block divides the weight's
+  bool one_byte;
   int32_t zero;  // what the weight stores for 0
   int8_t* bytes;
   float* steps;    // [count]
@@ -195,6 +197,14 @@ struct ByteRows {
 
   size_t blocks() const { return inputs / block; }
 };
+
+// Numbers of a row that are summed together: the weight's block, or of one byte each at most 64.
+inline size_t row_block(const QuantizedWeight& weight, bool one_byte) {
+  size_t whole = weight.block, fours = weight.bits == 4 ? 8 : 4;
+  size_t parts = one_byte ? (whole + 63) / 64 : 1;
+  while (whole % parts || whole / parts % fours) ++parts;
+  return whole / parts;
+}
 
 // Products of rows with quantised weights, in whole numbers: one order of sums for any number of
 // rows.

@@ -41,7 +41,7 @@ SAX_INLINE BlockSum block_sum(const WholeSum& of, int32_t zero) {
   float value = (static_cast<float>(of.high) + static_cast<float>(of.low) * (1.0f / 254.0f)) * kStepsOfRow;
   int64_t high = int64_t{-zero} * of.high, low = int64_t{-zero} * of.low;
   if (!kTwoSums) high = 254 * high + low;
-  return {static_cast<int32_t>(high), static_cast<int32_t>(low), value};
+  return {static_cast<int32_t>(high), static_cast<int32_t>(low), value, 1.0f};
 }
 
 // Calls store(i, high, low) for each number, and adds it to the sum.
@@ -61,6 +61,22 @@ SAX_INLINE void quantize(const float* x, size_t count, float per_step, WholeSum&
   sum.low += of_low;
 }
 
+// Calls store(i, number) for each number of a block, in one byte; returns the sum.
+template <class Store>
+SAX_INLINE BlockSum quantize_block(const float* x, size_t count, int32_t zero, Store store) {
+  float largest = largest_of(x, count), per_step = 127.0f / largest;
+  WholeSum whole;
+  for (size_t i = 0; i < count; ++i) {
+    int32_t number = static_cast<int32_t>(__builtin_rintf(x[i] * per_step));
+    store(i, number);
+    whole.high += number;
+  }
+  BlockSum sum = block_sum(whole, zero);
+  sum.step = largest / 127.0f / kStepsOfRow;
+  sum.value *= sum.step;
+  return sum;
+}
+
 enum class Stored { i8, i4, float4 };
 
 template <Stored S>
@@ -75,11 +91,12 @@ struct Scaling {
   bool offsets;  // there are any
 };
 
-SAX_INLINE Scaling scaling_of(const QuantizedWeight& weight, size_t tile, size_t block) {
+// together: numbers of a row whose products are summed as whole numbers, of its blocks.
+SAX_INLINE Scaling scaling_of(const QuantizedWeight& weight, size_t tile, size_t block, size_t together) {
   const float* units = weight.units + tile * 2 * kLanes;
   size_t place = (tile * (weight.inputs / weight.block) + block) * kLanes;
   F scale = mul(load_f16(weight.scales + place), load(units));
-  bool folded = weight.block <= kNumbersAtOnce;
+  bool folded = together <= kNumbersAtOnce;
   F offset = folded ? set(0.0f) : mul(scale, set(static_cast<float>(-weight.zero())));
   if (weight.offsets) offset = fma(load_f16(weight.offsets + place), load(units + kLanes), offset);
   return {scale, offset, folded, !folded || weight.offsets};

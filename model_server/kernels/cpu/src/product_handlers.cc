@@ -112,13 +112,14 @@ ffi::Error float_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
   return ffi::Error::Success();
 }
 
-void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
+void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows, bool one_byte) {
   size_t count = rows.count();
   const Kernels& kernels = chosen();
   const ByteProduct& product = count < kernels.many_rows ? kernels.bytes : kernels.bytes_of_many;
-  ByteRows bytes{count, weight.inputs, weight.block, weight.zero(), nullptr, nullptr, nullptr};
+  ByteRows bytes{count, weight.inputs, row_block(weight, one_byte), one_byte, weight.zero(),
+                 nullptr, nullptr, nullptr};
   bytes.bytes =
-      reinterpret_cast<int8_t*>(held_lines<1>(product.size(count, weight.inputs, weight.block)));
+      reinterpret_cast<int8_t*>(held_lines<1>(product.size(count, weight.inputs, bytes.block)));
   bytes.steps = held<float, 2>(count);
   bytes.sums = held<BlockSum, 3>(count * bytes.blocks());
   over_rows(count, 4 * weight.inputs, [&](size_t first, size_t last) {
@@ -133,11 +134,11 @@ void byte_product(const QuantizedWeight& weight, const float* x, const Rows& row
 
 // x f32[T, K], live i32[T] or of no size, tiles u8[N / 16, K / 4 or 8, 16, 4], scales and offsets
 // f16[N / 16, K / block, 16], offsets possibly of no size, units f32[N / 16, 2, 16] -> f32[T, N];
-// float4: whether numbers of 4 bits are e2m1
+// float4: whether numbers of 4 bits are e2m1; one_byte: whether numbers of x are one byte
 ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
                              ffi::Buffer<ffi::U8> tiles, ffi::Buffer<ffi::F16> scales,
                              ffi::Buffer<ffi::F16> offsets, ffi::Buffer<ffi::F32> units,
-                             ffi::ResultBuffer<ffi::F32> out, int32_t float4) {
+                             ffi::ResultBuffer<ffi::F32> out, int32_t float4, int32_t one_byte) {
   if (rank(x) != 2 || rank(tiles) != 4 || rank(scales) != 3 || rank(units) != 3 || rank(*out) != 2) {
     return wrong("quantised product: ranks");
   }
@@ -162,7 +163,8 @@ ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live
       inputs / blocks,
       of_bytes == 8 ? 4 : 8,
       float4 != 0};
-  byte_product(weight, x.typed_data(), rows_of(live, dim(x, 0), outputs, out->typed_data()));
+  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
+  byte_product(weight, x.typed_data(), rows, one_byte != 0);
   return ffi::Error::Success();
 }
 
@@ -265,6 +267,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_in_bytes, sax::quantized_product,
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Attr<int32_t>("float4"));
+                                  .Attr<int32_t>("float4")
+                                  .Attr<int32_t>("one_byte"));
 
 #pragma GCC visibility pop

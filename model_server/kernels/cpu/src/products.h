@@ -208,50 +208,97 @@ constexpr size_t kMostBytesRows = 2;
 #else
 constexpr size_t kMostBytesRows = kAccumulators >= 5 ? 4 : 1;
 #endif
+// Of numbers of one byte. Only VNNI takes them as they are: elsewhere the second byte is 0.
+constexpr size_t kMostOneByteRows = kOneByte ? 8 : kMostBytesRows;
+constexpr size_t kBytesOfOneFour = kOneByte ? 4 : kBytesOfFour;
 
-SAX_INLINE size_t rows_of_group(size_t rows) { return in_parts(rows, in_parts(rows, kMostBytesRows)); }
+SAX_INLINE size_t rows_of_group(const ByteRows& rows) {
+  return in_parts(rows.count, in_parts(rows.count, rows.one_byte ? kMostOneByteRows : kMostBytesRows));
+}
 
 static size_t bytes_size(size_t rows, size_t inputs, size_t) { return rows * 2 * inputs; }
 
-static void bytes_of(const float* x, size_t row, const ByteRows& to) {
-  size_t of_group = rows_of_group(to.count), first = row / of_group * of_group;
+// Calls take(block, its sum, the place of its first four) for each block of a row, whose fours take so
+// many bytes.
+template <class Take>
+SAX_INLINE void over_blocks(size_t row, const ByteRows& to, size_t of_four, Take take) {
+  size_t of_group = rows_of_group(to), first = row / of_group * of_group;
   size_t beside = to.count - first < of_group ? to.count - first : of_group;
-  int8_t* fours = to.bytes + first * 2 * to.inputs + (row - first) * kBytesOfFour;
+  int8_t* fours = to.bytes + first * of_four / 4 * to.inputs + (row - first) * of_four;
   BlockSum* sum = to.sums + first * to.blocks() + (row - first);
+  for (size_t block = 0; block < to.blocks(); ++block, sum += beside) {
+    take(block, *sum, fours, beside * of_four);
+    fours += to.block / 4 * beside * of_four;
+  }
+}
+
+// The numbers of one block, `distance` bytes from each four to the next.
+SAX_INLINE BlockSum put_block(const float* x, const ByteRows& rows, float largest, int8_t* fours,
+                              size_t distance) {
+  WholeSum whole;
+  for (size_t begin = 0; begin < rows.block;) {
+    Numbers some;
+    size_t count = rows.block - begin < kSome ? rows.block - begin : kSome;
+    quantize(x + begin, count, 127.0f / largest, whole,
+             [&](size_t i, int32_t high, int32_t low) { some.put(i, high, low); });
+    for (size_t i = 0; i < count; i += 4, fours += distance) some.copy_four(i, fours);
+    begin += count;
+  }
+  return block_sum(whole, rows.zero);
+}
+
+static void two_bytes_of(const float* x, size_t row, const ByteRows& to) {
   float largest = largest_of(x, to.inputs);
   to.steps[row] = largest / 127.0f / kStepsOfRow;
-  for (size_t begin = 0; begin < to.inputs; sum += beside) {
-    WholeSum whole;
-    for (size_t end = begin + to.block; begin < end;) {
-      Numbers some;
-      size_t count = end - begin < kSome ? end - begin : kSome;
-      quantize(x + begin, count, 127.0f / largest, whole,
-               [&](size_t i, int32_t high, int32_t low) { some.put(i, high, low); });
-      for (size_t i = 0; i < count; i += 4, fours += beside * kBytesOfFour) some.copy_four(i, fours);
-      begin += count;
-    }
-    *sum = block_sum(whole, to.zero);
-  }
+  over_blocks(row, to, kBytesOfFour, [&](size_t block, BlockSum& sum, int8_t* fours, size_t distance) {
+    sum = put_block(x + block * to.block, to, largest, fours, distance);
+  });
+}
+
+// As `put_block`, each number in one byte: at most `kSome`.
+SAX_INLINE BlockSum put_one_bytes(const float* x, const ByteRows& rows, int8_t* fours, size_t distance) {
+  OneByteNumbers some;
+  BlockSum sum = quantize_block(x, rows.block, rows.zero,
+                                [&](size_t i, int32_t number) { some.put(i, number); });
+  for (size_t i = 0; i < rows.block; i += 4, fours += distance) some.copy_four(i, fours);
+  return sum;
+}
+
+static void bytes_of(const float* x, size_t row, const ByteRows& to) {
+  if (!to.one_byte) return two_bytes_of(x, row, to);
+  to.steps[row] = 1.0f;
+  over_blocks(row, to, kBytesOfOneFour, [&](size_t block, BlockSum& sum, int8_t* fours, size_t distance) {
+    sum = put_one_bytes(x + block * to.block, to, fours, distance);
+  });
 }
 
 #if !defined(SAX_MATRICES)
 
-// Adds the products of R rows with the numbers from `i` to `stop` of a tile; moves on in both.
-template <int R, Stored S>
-SAX_INLINE void add_wholes(Wholes* wholes, const uint8_t*& at, const int8_t*& x, size_t i, size_t stop) {
+// Calls add(row, four weights of each output, its fours) for R rows and the numbers from `i` to `stop`
+// of a tile, whose fours take so many bytes; moves on in both.
+template <int R, Stored S, size_t Of, class Add>
+SAX_INLINE void over_fours(const uint8_t*& at, const int8_t*& x, size_t i, size_t stop, Add add) {
   constexpr int bits = S == Stored::i8 ? 8 : 4;
   for (; i < stop; i += 32 / bits, at += 64) {
     __builtin_prefetch(at + 8 * 64);
     B both = load_bytes(at);
     Bytes four = bytes_in(bits == 8 ? both : numbers_of<S>(low_nibbles(both)));
-    for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
-    x += R * kBytesOfFour;
+    for (int r = 0; r < R; ++r) add(r, four, x + r * Of);
+    x += R * Of;
     if constexpr (bits == 4) {
       four = bytes_in(numbers_of<S>(high_nibbles(both)));
-      for (int r = 0; r < R; ++r) add_four(wholes[r], four, x + r * kBytesOfFour);
-      x += R * kBytesOfFour;
+      for (int r = 0; r < R; ++r) add(r, four, x + r * Of);
+      x += R * Of;
     }
   }
+}
+
+// Adds the products of R rows with the numbers from `i` to `stop` of a tile; moves on in both.
+template <int R, Stored S>
+SAX_INLINE void add_wholes(Wholes* wholes, const uint8_t*& at, const int8_t*& x, size_t i, size_t stop) {
+  over_fours<R, S, kBytesOfFour>(at, x, i, stop, [&](int r, const Bytes& four, const int8_t* numbers) {
+    add_four(wholes[r], four, numbers);
+  });
 }
 
 #endif
@@ -268,7 +315,7 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& r
   F totals[R];
   for (int r = 0; r < R; ++r) totals[r] = set(0.0f);
   for (size_t block = 0; block < blocks; ++block, sums += R) {
-    Scaling scaling = scaling_of(weight, tile, block);
+    Scaling scaling = scaling_of(weight, tile, block, weight.block);
     for (size_t i = 0; i < weight.block;) {
       size_t stop = weight.block - i < kNumbersAtOnce ? weight.block : i + kNumbersAtOnce;
       Wholes wholes[R];
@@ -286,26 +333,85 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const ByteRows& r
   }
 }
 
+#if !defined(SAX_ONE_BYTE)
+
+// The numbers have a second byte, which is 0.
 template <int R, Stored S>
+SAX_INLINE void add_one_bytes(F* values, const BlockSum* sums, const uint8_t*& at, const int8_t*& x, size_t block) {
+  Wholes wholes[R];
+  for (int r = 0; r < R; ++r) wholes[r] = beginning(sums[r]);
+  add_wholes<R, S>(wholes, at, x, 0, block);
+  for (int r = 0; r < R; ++r) values[r] = value_of(wholes[r]);
+}
+
+#else
+
+template <int R, Stored S>
+SAX_INLINE void add_one_bytes(F* values, const BlockSum* sums, const uint8_t*& at, const int8_t*& x, size_t block) {
+  I wholes[R];
+  for (int r = 0; r < R; ++r) wholes[r] = set_i(sums[r].high);
+  over_fours<R, S, kBytesOfOneFour>(at, x, 0, block, [&](int r, const Bytes& four, const int8_t* numbers) {
+    wholes[r] = dot4(wholes[r], four, numbers);
+  });
+  for (int r = 0; r < R; ++r) values[r] = to_f(wholes[r]);
+}
+
+#endif
+
+// As `quantized_block`, of numbers of one byte, whose blocks are at most the weight's.
+template <int R, Stored S>
+SAX_INLINE void one_byte_block(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
+                               size_t tile, float* const* out) {
+  constexpr size_t bits = S == Stored::i8 ? 8 : 4;
+  const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * bits / 8;
+  const int8_t* x = rows.bytes + first * kBytesOfOneFour / 4 * weight.inputs;
+  const BlockSum* sums = rows.sums + first * rows.blocks();
+  F totals[R];
+  for (int r = 0; r < R; ++r) totals[r] = set(0.0f);
+  for (size_t block = 0; block < weight.inputs / weight.block; ++block) {
+    Scaling scaling = scaling_of(weight, tile, block, rows.block);
+    for (size_t i = 0; i < weight.block; i += rows.block, sums += R) {
+      F values[R];
+      add_one_bytes<R, S>(values, sums, at, x, rows.block);
+      for (int r = 0; r < R; ++r) {
+        totals[r] = fma(values[r], mul(scaling.scale, set(sums[r].step)), totals[r]);
+      }
+      if (!weight.offsets) continue;
+      for (int r = 0; r < R; ++r) totals[r] = fma(set(sums[r].value), scaling.offset, totals[r]);
+    }
+  }
+  int lanes = lanes_of(weight.outputs, tile);
+  for (int r = 0; r < R; ++r) store_some(out[first + r] + tile * kLanes, totals[r], lanes);
+}
+
+template <int R, Stored S, bool One>
 static void quantized_step(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
                            size_t count, size_t tile, float* const* out) {
   if constexpr (R > 0) {
-    if (count == R) return quantized_block<R, S>(weight, rows, first, tile, out);
-    quantized_step<R - 1, S>(weight, rows, first, count, tile, out);
+    if (count != R) return quantized_step<R - 1, S, One>(weight, rows, first, count, tile, out);
+    if constexpr (One) return one_byte_block<R, S>(weight, rows, first, tile, out);
+    return quantized_block<R, S>(weight, rows, first, tile, out);
   }
 }
 
-static void quantized(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
-                      float* const* out) {
-  auto step = quantized_step<kMostBytesRows, Stored::i8>;
-  if (weight.bits == 4) step = quantized_step<kMostBytesRows, Stored::i4>;
-  if (weight.float4) step = quantized_step<kMostBytesRows, Stored::float4>;
-  size_t of_group = rows.count ? rows_of_group(rows.count) : 1;
+template <size_t Most, bool One>
+static void quantized_tiles(const QuantizedWeight& weight, const ByteRows& rows, size_t first,
+                            size_t last, float* const* out) {
+  auto step = quantized_step<Most, Stored::i8, One>;
+  if (weight.bits == 4) step = quantized_step<Most, Stored::i4, One>;
+  if (weight.float4) step = quantized_step<Most, Stored::float4, One>;
+  size_t of_group = rows.count ? rows_of_group(rows) : 1;
   for (size_t tile = first; tile < last; ++tile) {
     for (size_t row = 0; row < rows.count; row += of_group) {
       step(weight, rows, row, rows.count - row < of_group ? rows.count - row : of_group, tile, out);
     }
   }
+}
+
+static void quantized(const QuantizedWeight& weight, const ByteRows& rows, size_t first, size_t last,
+                      float* const* out) {
+  if (rows.one_byte) return quantized_tiles<kMostOneByteRows, true>(weight, rows, first, last, out);
+  quantized_tiles<kMostBytesRows, false>(weight, rows, first, last, out);
 }
 
 }  // namespace sax::SAX_ISA

@@ -179,15 +179,40 @@ def test_a_quantised_product_loses_next_to_nothing(product_sets: InstructionSets
     assert not failures, str(failures)
 
 
+def in_one_byte(x: np.ndarray, form: ByteForm) -> np.ndarray:
+    """Each number in steps of a 127th of the largest of its block, which is 64 or the weight's."""
+    blocks = x.reshape(len(x), -1, min(form.block, 64)).astype(np.float64)
+    steps = np.abs(blocks).max(-1, keepdims=True) / 127
+    return (np.rint(blocks / steps) * steps).reshape(x.shape)
+
+
+def test_a_product_with_one_byte_a_number_is_that_of_the_rounded_rows(
+    product_sets: InstructionSets,
+) -> None:
+    failures, product = Failures(), jax.jit(byte_product, static_argnums=0)
+    for packing, rows in itertools.product(PACKINGS, [1, 7, 8, 9, 67]):
+        form, blocks, tiles = quantised((50, 192), packing)
+        x = rows_of(rows, 192)
+        wanted = in_one_byte(x, form) @ blocks.dequantized().astype(np.float64).T
+        for instructions in product_sets():
+            with failures.of(packing, rows, instructions):
+                made = product(form._replace(one_byte=True), x, tiles)
+                lost = np.square(made - wanted).mean() / np.square(wanted).mean()
+                assert np.sqrt(lost) < 5e-4
+    assert not failures, str(failures)
+
+
 def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(product_sets: InstructionSets) -> None:
     """The first and last rows of batches on both sides of every group of rows that is known."""
     failures, product = Failures(), jax.jit(byte_product, static_argnums=0)
     plain = jax.jit(plain_product, static_argnums=0)
     x, weight = rows_of(67, 576), jnp.asarray(plain_tiles(weight_of(50, 576)))
-    for packing in [None, *PACKINGS]:
+    every = [(None, False), *itertools.product(PACKINGS, (False, True))]
+    for packing, one_byte in every:
         form, _, tiles = quantised((50, 576), packing or PACKINGS[0])
+        form = form._replace(one_byte=one_byte)
         for instructions in product_sets():
-            with failures.of(packing, instructions):
+            with failures.of(packing, one_byte, instructions):
                 whole = plain((50, 576), x, weight) if packing is None else product(form, x, tiles)
                 for first, last in [(0, 1), (66, 67), (3, 5), (1, 10), (0, 31), (30, 62)]:
                     some = x[first:last]

@@ -23,7 +23,7 @@ from model_server.models.layers.experts import Experts, ExpertSources
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantization import Scheme, quantize
 from model_server.models.weights.source import Stacked, Tensor
-from model_server.models.weights.weight import WeightForm, blueprint
+from model_server.models.weights.weight import WeightForm, blueprint, take_one_byte
 from tests.each_case import Failures
 
 COUNT, EMBED, FFW, TOKENS, CHOSEN = 5, 64, 48, 7, 3
@@ -41,6 +41,7 @@ def clamped(opening: np.ndarray, up: np.ndarray) -> np.ndarray:
 
 class Case(NamedTuple):
     scheme: Scheme | None = None
+    one_byte: bool = False
     activation: Activation = activation_of("silu")
     gated: bool = True
     biased: bool = False
@@ -52,6 +53,7 @@ CASES = {
     "bfloat16": Case(),
     "int8": Case(Scheme("int8", None)),
     "int4 in blocks": Case(Scheme("int4", 16)),
+    "int4 times numbers of one byte": Case(Scheme("int4", 16), one_byte=True),
     "not gated": Case(
         gated=False, activation=activation_of("relu2"), both=lambda _, up: np.maximum(up, 0) ** 2
     ),
@@ -91,7 +93,14 @@ def experts_of(case: Case, folder: Path, ffw: int = FFW) -> Experts:
     )
     form = WeightForm(jnp.dtype(jnp.bfloat16), quantization=case.scheme, tiles=True)
     how = {"activation": case.activation, "form": form, "weigh_inputs": case.weigh_inputs}
-    plan = blueprint(lambda: Experts(EMBED, ffw, sources, **how))
+
+    def built() -> Experts:
+        made = Experts(EMBED, ffw, sources, **how)
+        if case.one_byte:
+            assert take_one_byte(made)
+        return made
+
+    plan = blueprint(built)
     names = {name for weight in plan.declarations for name in weight.source.names}
     folder.mkdir()
     kept = {name: array for name, array in stored(ffw).items() if name in names}

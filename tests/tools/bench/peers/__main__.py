@@ -42,6 +42,11 @@ from tests.tools.bench.table import Table
 
 _ALL: tuple[Peer, ...] = (
     Sax(),
+    Sax(
+        name="sax-int8",
+        activations="int8",
+        way='HTTP, through the gateway; `ACTIVATIONS="int8"`: one int8 of each activation, not two',
+    ),
     Sax(name="sax-guessing", speculation=None),
     LlamaCpp(),
     Vllm(),

@@ -16,22 +16,28 @@ from tests.tools.bench.streams import Burst, counted_burst
 
 @dataclass(frozen=True)
 class Sax:
-    """`speculation` is the override of that name, without quotes; None drafts where it pays."""
+    """`speculation` and `activations` are the overrides of those names, without quotes.
+
+    speculation: None drafts where it pays. activations: "int8" is for quantised weights.
+    """
 
     name: str = "sax"
     speculation: str | None = "off"
+    activations: str | None = None
     way: str = "HTTP, through the gateway"
     packages: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
 
     def refusal(self, weights: Weights) -> str:
+        if self.activations and not weights.quantised:
+            return "is for quantised weights"
         return ""
 
     def file(self, weights: Weights) -> Path:
         return weights.gguf
 
     def start(self, weights: Weights, streams: int) -> RunningCell:
-        overrides = {"SPECULATION": self.speculation}
+        overrides = {"SPECULATION": self.speculation, "ACTIVATIONS": self.activations}
         if weights.quantised:
             overrides["QUANTIZE"] = "stored"
         return RunningCell(self.file(weights), overrides)
