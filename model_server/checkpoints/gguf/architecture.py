@@ -165,6 +165,8 @@ class GgufArchitecture:
     split_kv_b: bool = False  # attn_kv_b may be stored as two tensors, attn_k_b and attn_v_b
     # A layer's heads and latent, by the keys of config.json, which those two are cut by.
     latent_sizes: Callable[[Config, int], Config] = lambda config, layer: config
+    # The declaration of another family whose files have this name; None: the file is of this one.
+    other: Callable[[Mapping[str, Any]], GgufArchitecture | None] = lambda metadata: None
 
     def from_gguf(self, gguf_name: str) -> Named | None:
         """Look up a GGUF name; None if the family has no such tensor."""

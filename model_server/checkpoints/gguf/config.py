@@ -43,7 +43,8 @@ def architecture_of(header: GgufHeader) -> GgufArchitecture:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise CheckpointError(f"its architecture is {name!r}; supported from GGUF: {known}")
-    return ARCHITECTURES[name]
+    found = ARCHITECTURES[name]
+    return found.other(header.metadata) or found
 
 
 def architecture_for(config: Config) -> GgufArchitecture:

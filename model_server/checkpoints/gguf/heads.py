@@ -5,7 +5,7 @@ From GGUF metadata to config.json and back. Pure; raises CheckpointError without
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,37 @@ def read_partly_rotated_heads(
     size = facts.whole("attention.key_length", config["hidden_size"] // heads or None)
     if facts.whole("attention.value_length", size) != size:
         raise CheckpointError("its keys and values have heads of different sizes")
+    return {"num_key_value_heads": kv_heads, "head_dim": size, "rotated": read_rotated(facts, size)}
+
+
+def read_rotated(facts: Facts, size: int) -> int:
+    """Return how many of a head's dimensions rotate; all, if the file does not say."""
     rotated = facts.whole("rope.dimension_count", size)
     if rotated % 2 or rotated > size:
         raise CheckpointError(
             f"it rotates {rotated} of {size} head dimensions; dimensions rotate in pairs"
         )
-    return {"num_key_value_heads": kv_heads, "head_dim": size, "rotated": rotated}
+    return rotated
+
+
+def read_counts(facts: Facts, suffix: str, layers: int) -> list[int]:
+    """Return a number above 0 for each layer; one number is of all layers."""
+    given = facts.get_any(suffix)
+    counts = [given] * layers if type(given) is int else facts.listed(suffix, layers)
+    if not all(type(count) is int and count > 0 for count in counts):
+        raise CheckpointError(f"its {suffix} is {counts!r}, not a whole number for each layer")
+    return counts
+
+
+def count_of_kind(counts: Sequence[Any], slides: Sequence[Any], kind: bool) -> int:
+    """Return the heads of the layers of a kind; of a kind without layers, those of the others."""
+    found = {count for count, its in zip(counts, slides, strict=True) if bool(its) is kind}
+    found = found or set(counts)
+    if len(found) != 1 or not all(type(count) is int and count > 0 for count in found):
+        raise CheckpointError(
+            f"its attention.head_count is {counts}; layers of a kind must be alike"
+        )
+    return found.pop()
 
 
 def head_dim(config: Mapping[str, Any]) -> int:

@@ -25,11 +25,16 @@ LLAMA3_FACTORS = "rope_freqs.weight"  # the divisor of each frequency
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 
-# Llama 3's published parameters; only the factor differs between its models.
+# Published parameters of Llama 3, of which only the factor differs between models, and of Step 3.5.
 _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
+}
+_STEP = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 32.0,
+    "original_max_position_embeddings": 131072,
 }
 _CONTEXT = "rope.scaling.original_context_length"
 # config.json -> metadata, for YaRN's optional parameters
@@ -69,6 +74,25 @@ def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
     return {"rope_theta": theta, "rope_scaling": _read_scaling(facts, theta, rotated)}
 
 
+def rope_of_kind(given: Mapping[str, Any], share: float) -> dict[str, Any]:
+    """Return the rope of a kind of layers, in which a share of each head rotates.
+
+    given: what `read_rope` returns.
+    """
+    scaling = given["rope_scaling"] or {"rope_type": "default"}
+    return {**scaling, "rope_theta": given["rope_theta"], "partial_rotary_factor": share}
+
+
+def read_local_rope(facts: Facts, theta: float, size: int, rotated: int) -> dict[str, Any]:
+    """Return the rope of layers with a window, which is not stretched.
+
+    theta, rotated: of heads of this size, if the file has none of these layers' own.
+    """
+    rotated = facts.whole("rope.dimension_count_swa", rotated)
+    theta = facts.number("rope.freq_base_swa", theta)
+    return rope_of_kind({"rope_theta": theta, "rope_scaling": None}, rotated / size)
+
+
 def _read_scaling(facts: Facts, theta: float, rotated: int) -> dict[str, Any] | None:
     if LLAMA3_FACTORS in facts.factors:
         return _read_factors(facts, theta, rotated)
@@ -90,17 +114,24 @@ def _read_yarn(facts: Facts) -> dict[str, Any]:
 
 
 def _read_factors(facts: Facts, theta: float, rotated: int) -> dict[str, Any]:
-    """Recover Llama 3's parameters if they reproduce the factors, or give the factors."""
-    factors = facts.factors[LLAMA3_FACTORS]
-    scaling = {"rope_type": "llama3", "factor": round(float(factors.max()), 4), **_LLAMA3}
-    original = facts.get(_CONTEXT)
-    if original is not None:
-        scaling["original_max_position_embeddings"] = facts.whole(_CONTEXT)
+    """Recover published parameters that reproduce the factors, or give the factors."""
+    # Heads that rotate in part have factors of 1 for the rest.
+    factors, rest = np.split(facts.factors[LLAMA3_FACTORS], [rotated // 2])
     # Check the shape first: the header may claim heads of any size.
     if factors.shape != (rotated // 2,) or not (np.isfinite(factors) & (factors > 0)).all():
         raise CheckpointError(f"its {LLAMA3_FACTORS} are not {rotated // 2} numbers above 0")
-    if np.allclose(factors, llama3_factors(theta, rotated, scaling), rtol=1e-3):
-        return scaling
+    if (rest != 1).any():
+        raise CheckpointError(
+            f"its {LLAMA3_FACTORS} stretch more than the {rotated} dimensions that rotate, as "
+            "older converters had it: convert the model's Hugging Face folder again"
+        )
+    factor = round(float(factors.max()), 4)
+    for published in (_LLAMA3, _STEP):
+        scaling = {"rope_type": "llama3", "factor": factor, **published}
+        if facts.get(_CONTEXT) is not None:
+            scaling["original_max_position_embeddings"] = facts.whole(_CONTEXT)
+        if np.allclose(factors, llama3_factors(theta, rotated, scaling), rtol=1e-3):
+            return scaling
     given = _numbers(factors, rotated)
     return {
         "rope_type": "longrope",

@@ -120,6 +120,8 @@ CASES: dict[str, dict[str, Any]] = {
     "afmoe": {"global_attn_every_n_layers": 4},
     # Experts are float4, in blocks that must divide their columns.
     "deepseek_v4": {"compress_rate_hca": 128, "hidden_size": 64, "moe_intermediate_size": 32},
+    "bamba": {},
+    "bamba_biases_tied": {"mamba_d_head": 12},  # a number in the published file
     "dots1": {"scoring_func": "sigmoid"},
     # All layers have queries of one rank, and rotate as many numbers.
     "dots3_note_published": {
@@ -163,14 +165,34 @@ CASES: dict[str, dict[str, Any]] = {
     "llama4": _LLAMA4,
     "llama4_interleaved": _LLAMA4,
     "mamba2_biased_tied": {"time_step_limit": [0.0, float("inf")]},
+    "mimo_v2_published": {
+        "attention_value_scale": 0.7,
+        "norm_topk_prob": True,
+        "sliding_window": 8,
+    },
     "phimoe": {"architectures": ["PhiMoEForCausalLM"], "router_jitter_noise": 0.01},
+    "sarvam_moe": {},
+    "step3p7": {
+        "text_config": {
+            "rope_scaling": {  # as published
+                "factor": 2.0,
+                "high_freq_factor": 32.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 131072,
+                "rope_type": "llama3",
+            },
+            "rope_theta": [5000000.0, 10000.0, 10000.0, 5000000.0, 10000.0],
+            "share_expert_dim": 16,
+        }
+    },
     "nemotron_h": _NEMOTRON,
     "nemotron_h_dense": _NEMOTRON,
     "nemotron_h_latent": _NEMOTRON,
 }
 # By case: keys that the converter is not shown. Without a model type, transformers does not replace
 # the published keys, which the converter reads, by its own.
-HIDDEN = {"glm5_next": ("model_type",)}
+_AS_PUBLISHED = ("glm5_next", "mimo_v2_published", "sarvam_moe", "step3p7")
+HIDDEN: dict[str, tuple[str, ...]] = dict.fromkeys(_AS_PUBLISHED, ("model_type",))
 # By case: the shapes that follow from that, by what the names of tensors match.
 RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
     "deepseek_v4": {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
-from model_server.checkpoints.gguf.architectures import experts, glm, mamba
+from model_server.checkpoints.gguf.architectures import experts, glm, laguna, mamba
 from model_server.checkpoints.gguf.architectures.bert import BERT, MODERN_BERT
 from model_server.checkpoints.gguf.architectures.deepseek2 import (
     DEEPSEEK2,
@@ -19,7 +19,6 @@ from model_server.checkpoints.gguf.architectures.experts import GPT_OSS
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.kimi_linear import GLM5_NEXT, KIMI_LINEAR
-from model_server.checkpoints.gguf.architectures.laguna import LAGUNA
 from model_server.checkpoints.gguf.architectures.layer_normed import (
     COHERE2,
     COMMAND_R,
@@ -109,7 +108,7 @@ _ALL = (
     DOTS3,
     GLM5_NEXT,
     KIMI_LINEAR,
-    LAGUNA,
+    *laguna.ALL,
     GEMMA4,
     GEMMA3N,
 )

@@ -12,7 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
-from model_server.checkpoints.gguf.architectures.experts import is_dense, is_sparse, only_sigmoid
+from model_server.checkpoints.gguf.architectures.experts import (
+    is_dense,
+    is_sparse,
+    only_sigmoid,
+    read_sparse,
+)
 from model_server.checkpoints.gguf.architectures.llama import (
     INVERSE_FREQUENCIES,
     TENSORS,
@@ -28,6 +33,7 @@ from model_server.checkpoints.gguf.heads import (
     RMS_EPS,
     SLIDING,
     WINDOW,
+    count_of_kind,
 )
 from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
 from sax.errors import CheckpointError
@@ -217,23 +223,15 @@ def _indexed(config: Config, layer: int) -> bool:
     return config.get("indexer_types", ["full"] * (layer + 1))[layer] == "full"
 
 
-def _sparse(config: Config, layer: int) -> bool:
-    return config["mlp_layer_types"][layer] == "sparse"
-
-
-def _plain(config: Config, layer: int) -> bool:
-    return not _sparse(config, layer)
-
-
 _LAYER = {stem: at for stem, at in DEEPSEEK2.layer_tensors.items() if stem != "attn_q"}
 _INDEXED = {
     **_LAYER,
     **{stem: place(_LAYER[stem].name) for stem in ("attn_q_a", "attn_q_a_norm", "attn_q_b")},
-    **feed_forward(needed=_plain),
-    "ffn_gate_inp": place("mlp.gate", needed=_sparse),
-    "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_sparse),
-    **feed_forward("mlp.experts.{e}", "_exps", needed=_sparse),
-    **feed_forward("mlp.shared_experts", "_shexp", needed=_sparse),
+    **feed_forward(needed=is_dense),
+    "ffn_gate_inp": place("mlp.gate", needed=is_sparse),
+    "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=is_sparse),
+    **feed_forward("mlp.experts.{e}", "_exps", needed=is_sparse),
+    **feed_forward("mlp.shared_experts", "_shexp", needed=is_sparse),
     "indexer.k_norm": place("self_attn.indexer.k_norm", needed=_indexed),
     "indexer.proj": place("self_attn.indexer.weights_proj", needed=_indexed),
     "indexer.attn_k": place("self_attn.indexer.wk", needed=_indexed),
@@ -246,11 +244,9 @@ def _read_indexed(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     gating = facts.get("expert_gating_func", _SIGMOID)
     if gating != _SIGMOID:
         raise CheckpointError(f"its expert_gating_func is {gating!r}; supported is {_SIGMOID}")
-    layers = range(config["num_hidden_layers"])
-    routed = [facts.has(f"blk.{layer}.ffn_gate_inp.weight") for layer in layers]
     heads = read_latent_heads(facts)
     return {
-        "mlp_layer_types": ["sparse" if its else "dense" for its in routed],
+        "mlp_layer_types": read_sparse(facts, config["num_hidden_layers"]),
         "attention_bias": facts.has("blk.0.attn_output.bias"),
         "num_key_value_heads": config["num_attention_heads"],
         "n_group": facts.whole("expert_group_count", 1),
@@ -342,29 +338,18 @@ def _read_dots3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
         "attention_bias": facts.has("blk.0.attn_output.bias"),
         "layer_types": [SLIDING if its else FULL for its in slides],
         "moe_shared_expert_intermediate_size": _shared_width(facts, layers) // shared,
-        "num_attention_heads": _of_kind(counts, slides, False),
+        "num_attention_heads": count_of_kind(counts, slides, False),
         "num_key_value_heads": 1,
         "rope_theta": facts.number("rope.freq_base", 8e7),
         "swa_head_dim": keys,
         "swa_kv_lora_rank": facts.whole("attention.kv_lora_rank_swa"),
-        "swa_num_attention_heads": _of_kind(counts, slides, True),
+        "swa_num_attention_heads": count_of_kind(counts, slides, True),
         "swa_q_lora_rank": config["q_lora_rank"],
         "swa_qk_nope_head_dim": keys - rotated,
         "swa_qk_rope_head_dim": rotated,
         "swa_rope_theta": facts.number("rope.freq_base_swa", 5e4),
         "swa_v_head_dim": facts.whole("attention.value_length_mla_swa"),
     }
-
-
-def _of_kind(counts: list[Any], slides: list[Any], kind: bool) -> int:
-    """Return the heads of the layers of a kind; of a kind without layers, those of the others."""
-    found = {count for count, its in zip(counts, slides, strict=True) if bool(its) is kind}
-    found = found or set(counts)
-    if len(found) != 1 or not all(type(count) is int and count > 0 for count in found):
-        raise CheckpointError(
-            f"its attention.head_count is {counts}; layers of a kind must be alike"
-        )
-    return found.pop()
 
 
 def _shared_width(facts: Facts, layers: int) -> int:

@@ -60,7 +60,8 @@ GROUPED = (
 
 
 def is_sparse(config: Config, layer: int) -> bool:
-    return layer >= config["first_k_dense_replace"]
+    kinds = config.get("mlp_layer_types")
+    return kinds[layer] == "sparse" if kinds else layer >= config["first_k_dense_replace"]
 
 
 def is_dense(config: Config, layer: int) -> bool:
@@ -69,6 +70,12 @@ def is_dense(config: Config, layer: int) -> bool:
 
 def has_shared(config: Config, layer: int) -> bool:
     return is_sparse(config, layer) and bool(config.get("n_shared_experts"))
+
+
+def read_sparse(facts: Facts, layers: int) -> list[str]:
+    """Return the kind of each layer, by whether it has a router."""
+    routed = (facts.has(f"blk.{layer}.ffn_gate_inp.weight") for layer in range(layers))
+    return ["sparse" if its else "dense" for its in routed]
 
 
 def biases(facts: Facts) -> dict[str, Any]:

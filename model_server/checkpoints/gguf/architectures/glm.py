@@ -1,4 +1,4 @@
-"""GLM-4 and GLM-4-0414; GLM-4.5, dots.llm1, K-EXAONE, Hy3 and Trinity, which have experts.
+"""GLM-4 and GLM-4-0414; GLM-4.5, dots.llm1, K-EXAONE, Hy3, Trinity, Sarvam 30B: with experts.
 
 GLM-4 keeps the first matrices of the feed-forward fused, and a part of each head rotates, in
 neighbouring dimensions as in llama.cpp, so rows are as published. The others have dense layers
@@ -268,4 +268,37 @@ AFMOE = GgufArchitecture(
     fixed={**SILU, "score_func": "sigmoid"},
     more_config=_read_trinity,
 )
-ALL = (GLM4MOE, DOTS1, EXAONE_MOE, HY_V3, AFMOE)
+
+
+def _read_sarvam(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    """Files of Ling 2 have this name, too: half of each of their heads rotates."""
+    only_sigmoid(facts)
+    found = read_partly_rotated(facts, config)
+    if found.pop("partial_rotary_factor") != 1:
+        raise CheckpointError("part of each head rotates: a Ling 2, of which no family is served")
+    return found
+
+
+SARVAM = GgufArchitecture(
+    name="bailingmoe2",
+    model_types={"sarvam_moe": "SarvamMoEForCausalLM"},
+    tensors={**TENSORS, "token_embd": place("model.word_embeddings")},
+    layer_tensors={
+        **NORMS,
+        "attn_qkv": place("attention.query_key_value"),
+        "attn_q_norm": place("attention.query_layernorm"),
+        "attn_k_norm": place("attention.key_layernorm"),
+        "attn_output": place("attention.dense"),
+        **feed_forward(needed=is_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=is_sparse),
+        # Less its mean, which changes no choice.
+        "exp_probs_b.bias": place("mlp.gate.expert_bias", needed=is_sparse),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=is_sparse),
+        **feed_forward("mlp.shared_experts", "_shexp", needed=has_shared),
+    },
+    keys=_ROUTED,
+    fixed=SILU,
+    more_config=_read_sarvam,
+    ignored=("expert_shared_feed_forward_length",),  # all of them as wide as an expert each
+)
+ALL = (GLM4MOE, DOTS1, EXAONE_MOE, HY_V3, AFMOE, SARVAM)

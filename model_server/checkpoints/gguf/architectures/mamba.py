@@ -1,6 +1,7 @@
-"""Mamba-2, Granite 4.0 (and 3 with experts), Falcon-H1, Nemotron-H and 3: read, and not written.
+"""Mamba-2, Granite 4.0 (and 3 with experts), Bamba, Falcon-H1, Nemotron-H and 3: only read.
 
-Files hold -exp(A_log), and a layer's kind as its number of key heads.
+Files hold -exp(A_log), and a layer's kind as its number of key heads. Those of Bamba bear Granite's
+name, and none of Granite's multipliers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from model_server.checkpoints.gguf.architecture import (
     place,
     rotated,
 )
+from model_server.checkpoints.gguf.architectures.experts import read_decoder
 from model_server.checkpoints.gguf.architectures.lfm2 import key_heads
 from model_server.checkpoints.gguf.architectures.llama import PROJECTIONS, TENSORS, feed_forward
 from model_server.checkpoints.gguf.facts import Facts, Key
@@ -94,6 +96,8 @@ def _always(config: Config, layer: int) -> bool:
 
 
 def _attends(config: Config, layer: int) -> bool:
+    if "attn_layer_indices" in config:
+        return layer in config["attn_layer_indices"]
     return config["layer_types"][layer] in ("attention", "full_attention")
 
 
@@ -131,12 +135,6 @@ def _granite_experts(needed: Any) -> tuple[JoinedPlace, ...]:
     )
 
 
-def _read_granitemoe(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    heads = read_heads(facts, config)
-    biased = {"attention_bias": facts.has("blk.0.attn_q.bias")}
-    return heads | read_rope(facts, heads["head_dim"]) | biased
-
-
 GRANITEMOE = GgufArchitecture(
     name="granitemoe",
     model_types={"granitemoe": "GraniteMoeForCausalLM"},
@@ -156,13 +154,13 @@ GRANITEMOE = GgufArchitecture(
         Key("num_experts_per_tok", "expert_used_count"),
     ),
     fixed={"hidden_act": "silu"},
-    more_config=_read_granitemoe,
+    more_config=read_decoder,
 )
 
 
 def _read_hybrid(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if facts.get("attention.scale") is None:
-        raise CheckpointError("it is a Bamba, which is read from its Hugging Face folder only")
+        raise CheckpointError("it has multipliers of a Granite, but no attention.scale")
     counts = key_heads(facts, config["num_hidden_layers"])
     heads = read_heads(facts, config, max(counts))
     rotates = facts.flag("rope.scaling.finetuned", False)
@@ -180,6 +178,47 @@ def _read_hybrid(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
         "position_embedding_type": "rope" if rotates else "nope",
         "attention_bias": _any(facts, "attn_q.bias"),
     }
+
+
+def _read_bamba(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    counts = key_heads(facts, config["num_hidden_layers"])
+    heads = read_partly_rotated_heads(facts, config, max(counts))
+    rotated, size = heads.pop("rotated"), heads["head_dim"]
+    # The converter writes the whole head if config.json does not say what every Bamba has.
+    if rotated not in (size // 2, size):
+        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions; a Bamba, half")
+    return {
+        **heads,
+        **read_rope(facts, size // 2),
+        **_mamba_config(facts, config),
+        "attn_layer_indices": [layer for layer, count in enumerate(counts) if count],
+        "attention_bias": _any(facts, "attn_q.bias"),
+        "mlp_bias": _any(facts, "ffn_up.bias"),
+    }
+
+
+BAMBA = GgufArchitecture(
+    name="granitehybrid",
+    model_types={"bamba": "BambaForCausalLM"},
+    tensors={**TENSORS, "output_norm": place("model.final_layernorm")},
+    layer_tensors={
+        "attn_norm": place("input_layernorm"),
+        "ffn_norm": place("pre_ff_layernorm"),
+        **_ATTENTION,
+        **_PAIRS,
+        **feed_forward("feed_forward"),
+        **_mamba("mamba", _recurs),
+    },
+    keys=DECODER,
+    fixed={"hidden_act": "silu"},
+    more_config=_read_bamba,
+)
+
+
+def _bamba(metadata: Mapping[str, Any]) -> GgufArchitecture | None:
+    """Return Bamba's declaration for a file without any of Granite's multipliers."""
+    multiplied = any(f"granitehybrid.{key.suffix}" in metadata for key in _MULTIPLIERS)
+    return None if multiplied else BAMBA
 
 
 _HYBRID_LAYER = {
@@ -213,6 +252,7 @@ GRANITEHYBRID = GgufArchitecture(
     keys=(*DECODER, *_MULTIPLIERS),
     fixed={"hidden_act": "silu"},
     more_config=_read_hybrid,
+    other=_bamba,
 )
 
 # --- Mamba-2, Falcon-H1, Nemotron-H
@@ -271,15 +311,10 @@ def _read_falcon(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_FALCON_MULTIPLIERS = (
-    "attention_in_multiplier",
-    "attention_out_multiplier",
-    "embedding_multiplier",
-    "key_multiplier",
-    "lm_head_multiplier",
-    "ssm_in_multiplier",
-    "ssm_out_multiplier",
-)
+_FALCON_MULTIPLIERS = [
+    f"{of}_multiplier"
+    for of in ["attention_in", "attention_out", "embedding", "key", "lm_head", "ssm_in", "ssm_out"]
+]
 FALCON_H1 = GgufArchitecture(
     name="falcon-h1",
     model_types={"falcon_h1": "FalconH1ForCausalLM"},
@@ -405,13 +440,11 @@ def _nemotron(name: str) -> GgufArchitecture:
     )
 
 
-NEMOTRON_H, NEMOTRON_H_MOE = _nemotron("nemotron_h"), _nemotron("nemotron_h_moe")
-
 ALL = (
     GRANITEMOE,
     GRANITEHYBRID,
     MAMBA2,
     FALCON_H1,
-    NEMOTRON_H,
-    NEMOTRON_H_MOE,
+    _nemotron("nemotron_h"),
+    _nemotron("nemotron_h_moe"),
 )

@@ -24,8 +24,7 @@ from gguf.constants import GGMLQuantizationType
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture, JoinedPlace, TensorPlace
-from model_server.checkpoints.gguf.architectures import ARCHITECTURES
-from model_server.checkpoints.gguf.config import config_of
+from model_server.checkpoints.gguf.config import architecture_of, config_of
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
@@ -41,6 +40,9 @@ NAMES = sorted(path.stem for path in GOLDEN.iterdir())
 # Cases that a file does not tell wholly: rows that fill the vocabulary, an epsilon that the
 # converter does not read, norms that follow from the number of experts, and the scale of LongRoPE.
 UNLIKE = ("gemma3n", "glm", "llama4_interleaved", "phimoe")
+# By case: tensors that the converter takes the mean from, in its folder and here. They are added to
+# the scores of all experts, so it changes no choice.
+CENTRED = {"sarvam_moe": ("mlp.gate.expert_bias", "ffw.router.bias")}
 LOST = ("d_head", "no_rope_layers")  # said to the converter only
 
 
@@ -63,7 +65,7 @@ class Case:
 
     @property
     def architecture(self) -> GgufArchitecture:
-        return ARCHITECTURES[self.told["metadata"]["general.architecture"]]
+        return architecture_of(GgufHeader(self.told["metadata"], {}))
 
     def folder(self, place: Path) -> Path:
         place.mkdir(exist_ok=True)
@@ -113,7 +115,9 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what the converter makes of the folder's weights, by its names."""
     weights = {case.architecture.usual(n): x for n, x in case.tensors.items()}
-    weights = {n.replace("language_model.", ""): x for n, x in weights.items()}
+    weights = {
+        n.replace("language_model.", ""): _centred(case.name, n, x) for n, x in weights.items()
+    }
     made: dict[str, np.ndarray] = {}
     for name, (shape, numbers) in case.told["tensors"].items():
         if name.startswith("rope_f"):  # computed, not converted
@@ -127,6 +131,10 @@ def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
             else:
                 assert digest(made[name]) == numbers, name
     return made
+
+
+def _centred(case: str, name: str, numbers: np.ndarray) -> np.ndarray:
+    return numbers - numbers.mean() if name.endswith(CENTRED.get(case, ("?",))) else numbers
 
 
 def _drafts(case: Case, config: Mapping[str, Any], name: str) -> bool:
@@ -219,7 +227,7 @@ def test_the_file_holds_the_folders_weights(name: str, tmp_path_factory: Any) ->
         assert told_of(module) == told_of(other)
     assert found.keys() == wanted.keys()
     for each, numbers in wanted.items():
-        rows, numbers = np.atleast_1d(found[each]), np.atleast_1d(numbers)
+        rows, numbers = np.atleast_1d(found[each]), np.atleast_1d(_centred(name, each, numbers))
         held, added = rows[: len(numbers)], rows[len(numbers) :]
         assert not added.any(), f"{each} has more rows"
         np.testing.assert_allclose(held, numbers, rtol=1e-6, atol=1e-6, err_msg=each)
@@ -291,10 +299,48 @@ def test_what_is_only_read_is_not_written(tmp_path: Path) -> None:
         convert(str(folder), str(tmp_path / "x.gguf"))
 
 
+@each_case(
+    "name, key, value, told",
+    [
+        ("granitemoehybrid", "attention.scale", None, "no attention.scale"),
+        ("bamba", "rope.dimension_count", 4, "rotates 4 of 12 head dimensions; a Bamba, half"),
+        ("sarvam_moe", "rope.dimension_count", 6, "a Ling 2, of which no family is served"),
+        ("step3p7", "expert_weights_norm", False, "expert_weights_norm is false"),
+        ("step3p7", "attention.head_count", [4, 6, 5, 4, 6], "layers of a kind must be alike"),
+        ("step3p7", "attention.value_length", 6, "heads of different sizes"),
+        ("step3p7", "attention.sliding_window_pattern", [0, 0, 1, 0, 1], "its first two layers"),
+        ("step3p7", "swiglu_clamp_exp", [-1.0] * 5, "not a number for each layer"),
+        ("mimo_v2_published", "expert_gating_func", 1, "expert_gating_func is 1"),
+        ("mimo_v2_published", "attention.head_count_kv", [2, 2, 4, 4, 4, 4], "twice those"),
+        ("mimo_v2_published", "rope.dimension_count", 7, "dimensions rotate in pairs"),
+    ],
+)
+def test_what_would_answer_differently_is_refused(
+    name: str, key: str, value: Any, told: str
+) -> None:
+    case, found = Case(name), metadata_of(Case(name))
+    metadata = found | {f"{case.architecture.name}.{key}": _as_read(value)}
+    if value is None:
+        del metadata[f"{case.architecture.name}.{key}"]
+    with pytest.raises(CheckpointError, match=told):
+        config_of(GgufHeader(metadata, stored(case)), case.architecture, "float32")
+
+
+def test_factors_for_other_heads_than_those_that_rotate_are_refused() -> None:
+    """Step 3.5's factors of the half that does not rotate are 1."""
+    case, factors = Case("step3p7"), np.array([1, 1, 2, 1, 2, 1], np.float32)
+    header = GgufHeader(metadata_of(case), stored(case))
+    with pytest.raises(CheckpointError, match="stretch more than the 6 dimensions that rotate"):
+        config_of(header, case.architecture, "float32", {"rope_freqs.weight": factors})
+
+
 def metadata_of(case: Case) -> dict[str, Any]:
     """Return a header's metadata, in which numbers and flags of a list are an array."""
-    given = case.told["metadata"].items()
-    return {key: np.array(each) if isinstance(each, list) else each for key, each in given}
+    return {key: _as_read(value) for key, value in case.told["metadata"].items()}
+
+
+def _as_read(value: Any) -> Any:
+    return np.array(value) if isinstance(value, list) else value
 
 
 def stored(case: Case) -> dict[str, GgufTensor]:
