@@ -87,6 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
             "granitemoehybrid",
             "hunyuan_biases",
             "hy_v3",
+            "hy_v4",
             "kimi_k2",
             "lfm2",
             "llama_llama3_biases",
@@ -159,6 +160,7 @@ CASES: dict[str, dict[str, Any]] = {
         "moe_router_logit_softcapping": 0.0,
     },
     "laguna_by_elements": {"layer_types": ["full_attention", "sliding_attention"]},
+    "hy_v4_biased": {"first_k_dense_replace": 1, "indexer_types": ["full", "full"]},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "llama4": _LLAMA4,
     "llama4_interleaved": _LLAMA4,
@@ -200,6 +202,13 @@ RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
 # Weights that the converter takes as float4 with an exponent per 32 columns only.
 _FLOAT4 = re.compile(r"layers\.\d+\.ffn\.experts\.\d+\.w[123]\.weight")
 _FLOAT4_NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+# Parts of names that transformers saves otherwise than they are published.
+_PUBLISHED = {
+    r"\.attn\.norm\.": ".attn.kv_norm.",
+    r"\.hc_pre\.(hc_\w+_layer)\.": r".\1.hc_pre.",
+    r"\.hc_pre\.hc_head\.": ".hc_head.",
+    r"\.(mlp|shared_experts)\.linear_gate\.": r".\1.gate_proj.",
+}
 _AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
 
 
@@ -297,12 +306,18 @@ def _float4(name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
 
 def _as_published(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors as they are stored for the converter."""
-    stored = {key.replace(".attn.norm.", ".attn.kv_norm."): x for key, x in tensors.items()}
+    stored = {_published(key): x for key, x in tensors.items()}
     for key in filter(_FLOAT4.fullmatch, tensors):
         codes, exponents = _float4(key, tensors[key].shape)
         stored[key] = codes[:, ::2] | codes[:, 1::2] << 4
         stored[key.replace(".weight", ".scale")] = exponents
     return stored
+
+
+def _published(name: str) -> str:
+    for pattern, own in _PUBLISHED.items():
+        name = re.sub(pattern, own, name)
+    return name
 
 
 def llama_cpp() -> tuple[Any, Any, Any]:

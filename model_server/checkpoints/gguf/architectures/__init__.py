@@ -14,7 +14,7 @@ from model_server.checkpoints.gguf.architectures.deepseek2 import (
     DOTS3,
     GLM_DSA,
 )
-from model_server.checkpoints.gguf.architectures.deepseek4 import DEEPSEEK4
+from model_server.checkpoints.gguf.architectures.deepseek4 import DEEPSEEK4, HY_V4
 from model_server.checkpoints.gguf.architectures.experts import GPT_OSS
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
@@ -106,6 +106,7 @@ _ALL = (
     QWEN35,
     QWEN35MOE,
     DEEPSEEK4,
+    HY_V4,
     DOTS3,
     GLM5_NEXT,
     KIMI_LINEAR,
