@@ -165,6 +165,22 @@ CASES: dict[str, dict[str, Any]] = {
     "llama4": _LLAMA4,
     "llama4_interleaved": _LLAMA4,
     "mamba2_biased_tied": {"time_step_limit": [0.0, float("inf")]},
+    "minimax_m3": {
+        "text_config": {
+            "moe_layer_freq": [0, 1, 1],
+            "n_shared_experts": 1,
+            "sparse_attention_config": {
+                "sparse_block_size": 4,
+                "sparse_index_dim": 12,
+                "sparse_local_block": 1,
+                "sparse_num_index_heads": 2,
+                "sparse_topk_blocks": 2,
+            },
+            "swiglu_alpha": 1.702,
+            "swiglu_limit": 7.0,
+        }
+    },
+    "minimax_m3_published": {"text_config": {"n_shared_experts": 1}},
     "phimoe": {"architectures": ["PhiMoEForCausalLM"], "router_jitter_noise": 0.01},
     "nemotron_h": _NEMOTRON,
     "nemotron_h_dense": _NEMOTRON,
@@ -172,7 +188,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 # By case: keys that the converter is not shown. Without a model type, transformers does not replace
 # the published keys, which the converter reads, by its own.
-HIDDEN = {"glm5_next": ("model_type",)}
+HIDDEN = dict.fromkeys(("glm5_next", "minimax_m3", "minimax_m3_published"), ("model_type",))
 # By case: the shapes that follow from that, by what the names of tensors match.
 RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
     "deepseek_v4": {

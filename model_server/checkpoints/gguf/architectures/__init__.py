@@ -45,6 +45,7 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     SEED_OSS,
     SMOLLM3,
 )
+from model_server.checkpoints.gguf.architectures.minimax import MINIMAX_M2, MINIMAX_M3
 from model_server.checkpoints.gguf.architectures.qwen import (
     MELLUM,
     QWEN2,
@@ -99,6 +100,8 @@ _ALL = (
     APERTUS,
     MELLUM,
     *experts.ALL,
+    MINIMAX_M2,
+    MINIMAX_M3,
     LFM2MOE,
     *glm.ALL,
     *mamba.ALL,
