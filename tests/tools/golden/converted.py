@@ -185,10 +185,19 @@ CASES: dict[str, dict[str, Any]] = {
     "nemotron_h": _NEMOTRON,
     "nemotron_h_dense": _NEMOTRON,
     "nemotron_h_latent": _NEMOTRON,
+    # A file holds one table of n-grams.
+    "qwen4_exp": {
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "ple_layer_ids": [1],
+    },
 }
 # By case: keys that the converter is not shown. Without a model type, transformers does not replace
 # the published keys, which the converter reads, by its own.
-HIDDEN = dict.fromkeys(("glm5_next", "minimax_m3", "minimax_m3_published"), ("model_type",))
+HIDDEN = dict.fromkeys(
+    ("glm5_next", "minimax_m3", "minimax_m3_published", "qwen4_exp"), ("model_type",)
+)
+# By case: tensors that follow from that to be left out.
+LEFT_OUT = {"qwen4_exp": r".*\.layers\.1\.ple\..*"}
 # By case: the shapes that follow from that, by what the names of tensors match.
 RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
     "deepseek_v4": {
@@ -309,7 +318,9 @@ def tensors_of(name: str) -> dict[str, np.ndarray]:
         scales = np.exp2(exponents.astype(np.float32) - 127).repeat(32, axis=1)
         tensors[key] = _FLOAT4_NUMBERS[codes % 8] * signs * scales
     computed = FAMILIES / name / "computed.npz"
-    return tensors | (dict(np.load(computed)) if computed.exists() else {})
+    tensors |= dict(np.load(computed)) if computed.exists() else {}
+    unwanted = re.compile(LEFT_OUT.get(name, r"(?!)"))
+    return {key: numbers for key, numbers in tensors.items() if not unwanted.fullmatch(key)}
 
 
 def _float4(name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -58,6 +58,7 @@ from model_server.checkpoints.gguf.architectures.qwen import (
     QWEN35,
     QWEN35MOE,
 )
+from model_server.checkpoints.gguf.architectures.qwen4 import QWEN4_EXP
 
 _ALL = (
     LLAMA,
@@ -108,6 +109,7 @@ _ALL = (
     QWEN3NEXT,
     QWEN35,
     QWEN35MOE,
+    QWEN4_EXP,
     DEEPSEEK4,
     HY_V4,
     DOTS3,
