@@ -97,6 +97,8 @@ class TensorPlace:
     plus: float = 0.0  # the converter added this to every value
     times: Callable[[Config, int], float] | None = None  # of a layer: multiplied every value by it
     decay: bool = False  # the file holds -exp(x) for every value x
+    # Of a tensor outside the layers in the file: the layer that it is in here, {layer} in the name
+    layer: Callable[[Config], int] | None = None
     whole: bool = False  # whole numbers, in the file I32 and here f32
     bare: bool = False  # the name in the file has neither .weight nor .bias
     # Says which layers must have the tensor; called with layer 0 for tensors outside the layers.

@@ -127,6 +127,7 @@ class GgufCheckpoint:
             raise CheckpointError("its tokenizer.chat_template is not text")
         tokenizer = self.tokenizer()
         bos, eos = self.config["bos_token_id"], self.config["eos_token_id"]
+        eos = eos[-1] if isinstance(eos, list) else eos
         return ChatTemplate(
             source,
             "" if bos is None else tokenizer.token_text(bos),
@@ -272,7 +273,10 @@ def _stored(tensor: GgufTensor, named: Named, config: Config) -> dict[str, Store
     if len(shape) > (3 if place.experts else 2) or (place.experts and len(shape) < 2):
         raise CheckpointError(f"tensor {tensor.name} has the shape {list(shape)}")
     if not place.experts:
-        return {named.hf_name: _view(Matrix(tensor, *_sides(shape)), shape, named, config)}
+        name = named.hf_name
+        if place.layer is not None:
+            name = name.replace("{layer}", str(place.layer(config)))
+        return {name: _view(Matrix(tensor, *_sides(shape)), shape, named, config)}
     experts, *one = shape
     rows, columns = _sides(tuple(one))
     return {

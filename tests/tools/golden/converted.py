@@ -87,6 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
             "granitemoehybrid",
             "hunyuan_biases",
             "hy_v3",
+            "hy_v4",
             "kimi_k2",
             "lfm2",
             "llama_llama3_biases",
@@ -161,6 +162,7 @@ CASES: dict[str, dict[str, Any]] = {
         "moe_router_logit_softcapping": 0.0,
     },
     "laguna_by_elements": {"layer_types": ["full_attention", "sliding_attention"]},
+    "hy_v4_biased": {"first_k_dense_replace": 1, "indexer_types": ["full", "full"]},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "llama4": _LLAMA4,
     "llama4_interleaved": _LLAMA4,
@@ -170,6 +172,22 @@ CASES: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
         "sliding_window": 8,
     },
+    "minimax_m3": {
+        "text_config": {
+            "moe_layer_freq": [0, 1, 1],
+            "n_shared_experts": 1,
+            "sparse_attention_config": {
+                "sparse_block_size": 4,
+                "sparse_index_dim": 12,
+                "sparse_local_block": 1,
+                "sparse_num_index_heads": 2,
+                "sparse_topk_blocks": 2,
+            },
+            "swiglu_alpha": 1.702,
+            "swiglu_limit": 7.0,
+        }
+    },
+    "minimax_m3_published": {"text_config": {"n_shared_experts": 1}},
     "phimoe": {"architectures": ["PhiMoEForCausalLM"], "router_jitter_noise": 0.01},
     "sarvam_moe": {},
     "step3p7": {
@@ -188,11 +206,21 @@ CASES: dict[str, dict[str, Any]] = {
     "nemotron_h": _NEMOTRON,
     "nemotron_h_dense": _NEMOTRON,
     "nemotron_h_latent": _NEMOTRON,
+    # A file holds one table of n-grams.
+    "qwen4_exp": {
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "ple_layer_ids": [1],
+    },
 }
 # By case: keys that the converter is not shown. Without a model type, transformers does not replace
 # the published keys, which the converter reads, by its own.
-_AS_PUBLISHED = ("glm5_next", "mimo_v2_published", "sarvam_moe", "step3p7")
+_AS_PUBLISHED = (
+    *("glm5_next", "mimo_v2_published", "minimax_m3", "minimax_m3_published", "qwen4_exp"),
+    *("sarvam_moe", "step3p7"),
+)
 HIDDEN: dict[str, tuple[str, ...]] = dict.fromkeys(_AS_PUBLISHED, ("model_type",))
+# By case: tensors that follow from that to be left out.
+LEFT_OUT = {"qwen4_exp": r".*\.layers\.1\.ple\..*"}
 # By case: the shapes that follow from that, by what the names of tensors match.
 RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
     "deepseek_v4": {
@@ -222,6 +250,13 @@ RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
 # Weights that the converter takes as float4 with an exponent per 32 columns only.
 _FLOAT4 = re.compile(r"layers\.\d+\.ffn\.experts\.\d+\.w[123]\.weight")
 _FLOAT4_NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+# Parts of names that transformers saves otherwise than they are published.
+_PUBLISHED = {
+    r"\.attn\.norm\.": ".attn.kv_norm.",
+    r"\.hc_pre\.(hc_\w+_layer)\.": r".\1.hc_pre.",
+    r"\.hc_pre\.hc_head\.": ".hc_head.",
+    r"\.(mlp|shared_experts)\.linear_gate\.": r".\1.gate_proj.",
+}
 _AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
 
 
@@ -306,7 +341,9 @@ def tensors_of(name: str) -> dict[str, np.ndarray]:
         scales = np.exp2(exponents.astype(np.float32) - 127).repeat(32, axis=1)
         tensors[key] = _FLOAT4_NUMBERS[codes % 8] * signs * scales
     computed = FAMILIES / name / "computed.npz"
-    return tensors | (dict(np.load(computed)) if computed.exists() else {})
+    tensors |= dict(np.load(computed)) if computed.exists() else {}
+    unwanted = re.compile(LEFT_OUT.get(name, r"(?!)"))
+    return {key: numbers for key, numbers in tensors.items() if not unwanted.fullmatch(key)}
 
 
 def _float4(name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -319,12 +356,18 @@ def _float4(name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
 
 def _as_published(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors as they are stored for the converter."""
-    stored = {key.replace(".attn.norm.", ".attn.kv_norm."): x for key, x in tensors.items()}
+    stored = {_published(key): x for key, x in tensors.items()}
     for key in filter(_FLOAT4.fullmatch, tensors):
         codes, exponents = _float4(key, tensors[key].shape)
         stored[key] = codes[:, ::2] | codes[:, 1::2] << 4
         stored[key.replace(".weight", ".scale")] = exponents
     return stored
+
+
+def _published(name: str) -> str:
+    for pattern, own in _PUBLISHED.items():
+        name = re.sub(pattern, own, name)
+    return name
 
 
 def llama_cpp() -> tuple[Any, Any, Any]:

@@ -14,7 +14,7 @@ from model_server.checkpoints.gguf.architectures.deepseek2 import (
     DOTS3,
     GLM_DSA,
 )
-from model_server.checkpoints.gguf.architectures.deepseek4 import DEEPSEEK4
+from model_server.checkpoints.gguf.architectures.deepseek4 import DEEPSEEK4, HY_V4
 from model_server.checkpoints.gguf.architectures.experts import GPT_OSS
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA3N, GEMMA4
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
@@ -44,6 +44,7 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     SEED_OSS,
     SMOLLM3,
 )
+from model_server.checkpoints.gguf.architectures.minimax import MINIMAX_M2, MINIMAX_M3
 from model_server.checkpoints.gguf.architectures.qwen import (
     MELLUM,
     QWEN2,
@@ -56,6 +57,7 @@ from model_server.checkpoints.gguf.architectures.qwen import (
     QWEN35,
     QWEN35MOE,
 )
+from model_server.checkpoints.gguf.architectures.qwen4 import QWEN4_EXP
 
 _ALL = (
     LLAMA,
@@ -98,13 +100,17 @@ _ALL = (
     APERTUS,
     MELLUM,
     *experts.ALL,
+    MINIMAX_M2,
+    MINIMAX_M3,
     LFM2MOE,
     *glm.ALL,
     *mamba.ALL,
     QWEN3NEXT,
     QWEN35,
     QWEN35MOE,
+    QWEN4_EXP,
     DEEPSEEK4,
+    HY_V4,
     DOTS3,
     GLM5_NEXT,
     KIMI_LINEAR,

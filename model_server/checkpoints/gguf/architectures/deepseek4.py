@@ -1,15 +1,36 @@
-"""DeepSeek-V4: a window beside compressed entries, mixed streams, experts by token; only read.
+"""DeepSeek-V4 and Hy4, whose layers read and write several residual streams; only read.
 
-The table that names the experts of a token is of whole numbers. Experts are MXFP4 in the files of
-llama.cpp's converter, as they are published.
+DeepSeek-V4 has a window beside compressed entries. Its table that names the experts of a token is
+of whole numbers; its experts are MXFP4 in the files of llama.cpp's converter, as they are
+published. Hy4 is DeepSeek's latent attention to chosen tokens, with gates and sinks.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
-from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.architecture import (
+    Config,
+    GgufArchitecture,
+    JoinedPlace,
+    TensorPlace,
+    place,
+)
+from model_server.checkpoints.gguf.architectures.deepseek2 import (
+    DEEPSEEK2,
+    DEEPSEEK32,
+    read_indexer,
+    read_latent_heads,
+)
+from model_server.checkpoints.gguf.architectures.experts import (
+    has_shared,
+    is_dense,
+    is_sparse,
+    only_sigmoid,
+)
+from model_server.checkpoints.gguf.architectures.llama import NORMS, TENSORS
+from model_server.checkpoints.gguf.facts import REQUIRED, Facts, Key
 from model_server.checkpoints.gguf.heads import RMS_EPS, SIZES, WINDOW
 from model_server.checkpoints.gguf.rope import read_rope
 from sax.errors import CheckpointError
@@ -51,15 +72,14 @@ def _read(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_limit(facts: Facts, layers: int) -> float:
+_LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
+
+
+def read_limit(facts: Facts, layers: int, keys: tuple[str, ...] = _LIMITS) -> float:
     """Return the bound of gates, which all layers share. Raises CheckpointError."""
-    found = [
-        number
-        for key in ("swiglu_clamp_exp", "swiglu_clamp_shexp")
-        for number in facts.listed(key, layers)
-    ]
+    found = [number for key in keys for number in facts.listed(key, layers)]
     if len(set(found)) != 1 or type(found[0]) is not float:
-        raise CheckpointError(f"its swiglu_clamp_exp and swiglu_clamp_shexp are {found}, not alike")
+        raise CheckpointError(f"its {' and '.join(keys)} are {found}, not alike")
     return float(f"{found[0]:.7g}")  # the decimal that the writer meant
 
 
@@ -141,4 +161,89 @@ DEEPSEEK4 = GgufArchitecture(
     # All heads share one vector; and a row has all streams.
     ignored=("attention.head_count_kv", "embedding_length_out"),
     usual=lambda name: name.replace(".attn.norm.", ".attn.kv_norm."),
+)
+
+
+# --- Hy4
+
+
+def _chooses_own(config: Config, layer: int) -> bool:
+    return config["indexer_types"][layer] == "full"
+
+
+def _read_hy4(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    only_sigmoid(facts)
+    layers, heads = config["num_hidden_layers"], read_latent_heads(facts)
+    own = facts.listed("attention.indexer.types", layers)
+    return {
+        **heads,
+        **read_indexer(facts),
+        **read_rope(facts, heads["qk_rope_head_dim"]),
+        "attention_bias": facts.has("blk.0.attn_output.bias"),
+        "indexer_types": ["full" if its else "shared" for its in own],
+        "num_key_value_heads": config["num_attention_heads"],
+        "swiglu_limit": read_limit(facts, layers, _LIMITS[:1]),  # not of the expert all tokens use
+    }
+
+
+def _gated(name: str, suffix: str = "", **rest: Any) -> dict[str, TensorPlace]:
+    """Return the matrices of a gated feed-forward, by transformers' names."""
+    parts = {"gate": "linear_gate", "up": "up_proj", "down": "down_proj"}
+    return {f"ffn_{of}{suffix}": place(f"{name}.{its}", **rest) for of, its in parts.items()}
+
+
+_LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_kv_b")
+_HY4_STREAMS = {
+    f"hc_{half}_{part}.weight": place(f"hc_pre.hc_{name}_layer.hc_{part}")
+    for half, name in (("attn", "attn"), ("ffn", "mlp"))
+    for part in _PARTS
+}
+HY_V4 = GgufArchitecture(
+    name="hy_v4",
+    model_types={"hy_v4": "HYV4ForCausalLM"},
+    tensors={
+        **TENSORS,
+        **{
+            f"output_hc_{part}.weight": place(f"model.hc_pre.hc_head.hc_head_{part}")
+            for part in _PARTS
+        },
+    },
+    layer_tensors={
+        **NORMS,
+        **_HY4_STREAMS,
+        **{stem: DEEPSEEK32.layer_tensors[stem] for stem in _LATENT},
+        "attn_gate": place("self_attn.linear_gate"),
+        "attn_output": place("self_attn.o_proj"),
+        "attn_sinks.weight": place("self_attn.learnable_sink_param"),
+        **{
+            stem: replace(at, needed=_chooses_own)
+            for stem, at in DEEPSEEK32.layer_tensors.items()
+            if stem.startswith("indexer.")
+        },
+        **_gated("mlp", needed=is_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=is_sparse),
+        "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=is_sparse),
+        **_gated("mlp.shared_experts", "_shexp", needed=has_shared),
+    },
+    joined=(
+        JoinedPlace(
+            name="mlp.experts.gate_up_proj",
+            parts=("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+            needed=is_sparse,
+        ),
+        JoinedPlace(
+            name="mlp.experts.down_proj", parts=("ffn_down_exps.weight",), needed=is_sparse
+        ),
+    ),
+    keys=(
+        *(replace(key, default=REQUIRED) if key.default is None else key for key in DEEPSEEK2.keys),
+        *MIXING[:2],
+        Key("hc_magnitude", "hyper_connection.magnitude", float),
+        Key("n_group", "expert_group_count", default=1),
+        Key("topk_group", "expert_group_used_count", default=1),
+    ),
+    fixed={"hidden_act": "silu"},
+    more_config=_read_hy4,
+    ignored=DEEPSEEK2.ignored,
+    split_kv_b=True,
 )

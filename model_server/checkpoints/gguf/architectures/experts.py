@@ -1,9 +1,9 @@
 """Decoders of routed experts, as llama.cpp's converter writes their files.
 
-Qwen2-MoE, OLMoE, Phi-3.5-MoE, MiniMax-M2, ERNIE 4.5, Hunyuan-A13B, Command A+ and Llama 4 are read
-and not written; what a file does not say is what the published models have. gpt-oss, with attention
-sinks, is also written if the checkpoint has its experts apart: Hugging Face's folders hold gates
-and ups of all experts in one tensor, which has no name here.
+Qwen2-MoE, OLMoE, Phi-3.5-MoE, ERNIE 4.5, Hunyuan-A13B, Command A+ and Llama 4 are read and not
+written; what a file does not say is what the published models have. gpt-oss, with attention sinks,
+is also written if the checkpoint has its experts apart: Hugging Face's folders hold gates and ups
+of all experts in one tensor, which has no name here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from model_server.checkpoints.gguf.heads import (
 )
 from model_server.checkpoints.gguf.rope import (
     read_longrope,
-    read_partly_rotated,
     read_rotary_heads,
     rotary_heads_metadata,
 )
@@ -181,36 +180,7 @@ PHIMOE = GgufArchitecture(
     more_config=_read_phimoe,
 )
 
-# --- MiniMax, ERNIE, Hunyuan, Command A+
-
-
-def _read_minimax(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    only_sigmoid(facts)
-    more = read_partly_rotated(facts, config)
-    rotated = round(more.pop("partial_rotary_factor") * more["head_dim"])
-    return more | {"rotary_dim": rotated}
-
-
-_MINIMAX_EXPERT = "block_sparse_moe.experts.{e}"
-MINIMAX_M2 = GgufArchitecture(
-    name="minimax-m2",
-    model_types={"minimax_m2": "MiniMaxM2ForCausalLM"},
-    tensors=TENSORS,
-    layer_tensors={
-        **NORMS,
-        **PROJECTIONS,
-        **HEAD_NORMS,
-        "ffn_gate_inp": place("block_sparse_moe.gate"),
-        "exp_probs_b.bias": place("block_sparse_moe.e_score_correction_bias"),
-        "ffn_gate_exps": place(f"{_MINIMAX_EXPERT}.w1"),
-        "ffn_down_exps": place(f"{_MINIMAX_EXPERT}.w2"),
-        "ffn_up_exps": place(f"{_MINIMAX_EXPERT}.w3"),
-    },
-    keys=(*DECODER, Key("num_local_experts", "expert_count"), USED),
-    fixed={**SILU, "scoring_func": "sigmoid", "use_qk_norm": True, "use_routing_bias": True},
-    more_config=_read_minimax,
-    ignored=("expert_feed_forward_length",),  # as feed_forward_length
-)
+# --- ERNIE, Hunyuan, Command A+
 
 
 def _ernie_sparse(config: Config, layer: int) -> bool:
@@ -438,7 +408,6 @@ ALL = (
     QWEN2MOE,
     OLMOE,
     PHIMOE,
-    MINIMAX_M2,
     ERNIE4_5_MOE,
     HUNYUAN_MOE,
     COHERE2MOE,

@@ -97,7 +97,9 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndar
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, list):
+    if isinstance(value, list) and max(map(_size, value)) >= 2**31:
+        writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
+    elif isinstance(value, list):
         writer.add_array(key, value)
     elif isinstance(value, bool):
         writer.add_bool(key, value)
@@ -109,15 +111,19 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_string(key, value)
 
 
+def _size(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
 # --- the conversion, by our tables
 
 
 def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what the converter makes of the folder's weights, by its names."""
     weights = {case.architecture.usual(n): x for n, x in case.tensors.items()}
-    weights = {
-        n.replace("language_model.", ""): _centred(case.name, n, x) for n, x in weights.items()
-    }
+    weights = _whole(
+        {n.replace("language_model.", ""): _centred(case.name, n, x) for n, x in weights.items()}
+    )
     made: dict[str, np.ndarray] = {}
     for name, (shape, numbers) in case.told["tensors"].items():
         if name.startswith("rope_f"):  # computed, not converted
@@ -135,6 +141,14 @@ def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _centred(case: str, name: str, numbers: np.ndarray) -> np.ndarray:
     return numbers - numbers.mean() if name.endswith(CENTRED.get(case, ("?",))) else numbers
+
+
+def _whole(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the weights with a table that is stored in shards as its first one."""
+    made: dict[str, list[np.ndarray]] = {}
+    for name, numbers in weights.items():
+        made.setdefault(re.sub(r"\.shard_\d+\.", ".shard_0.", name), []).append(numbers)
+    return {name: np.concatenate(x) if x[1:] else x[0] for name, x in made.items()}
 
 
 def _drafts(case: Case, config: Mapping[str, Any], name: str) -> bool:
@@ -160,7 +174,9 @@ def _tensor(
     named = architecture.from_gguf(name)
     assert named is not None, name
     if "{e}" not in named.hf_name:
-        made = _placed(named.place, config, weights[named.hf_name], shape)
+        at = named.place.layer(config) if named.place.layer else layer
+        x = weights[named.hf_name.replace("{layer}", str(at))]
+        made = _placed(named.place, config, x, shape)
         return (
             made * np.float32(named.place.times(config, int(layer))) if named.place.times else made
         )
@@ -281,6 +297,32 @@ def test_layers_that_draft_are_left_out_and_their_number_is_checked(tmp_path: Pa
     metadata = case.told["metadata"] | {key: 4}
     with pytest.raises(CheckpointError, match="nextn_predict_layers is 4 of 4 blocks"):
         open_checkpoint(str(case.file(tmp_path / "y.gguf", tensors, metadata)))
+
+
+@each_case(
+    "key, value, told",
+    [
+        ("attention.compress_ratios", [0, 0, 0], "supported is one number above 0"),
+        ("attention.compress_ratios", [0, 4, 4], "and 0 for the others"),
+        ("ple.layers", [0, 1], "supported is one layer with n-grams"),
+        ("ple.layers", [3], "supported is one layer with n-grams"),
+        ("ple.layer_multipliers", [1, 3, 5], "the published seed makes .3923727992659049"),
+        ("ple.head_vocab_sizes", [97, 101, 103, 107, 109, 127], "97, 101, 103, 107, 109, 113"),
+        ("ple.head_vocab_sizes", [1009] * 6, "head_offsets is .0, 97"),
+    ],
+)
+def test_what_a_file_of_qwen4_says_otherwise_is_refused(key: str, value: Any, told: str) -> None:
+    case = Case("qwen4_exp")
+    metadata = metadata_of(case) | {f"qwen4exp.{key}": np.array(value)}
+    with pytest.raises(CheckpointError, match=told):
+        config_of(GgufHeader(metadata, stored(case)), case.architecture, "float32")
+
+
+def test_the_token_between_the_ngrams_of_qwen4_may_be_another_than_ends_texts() -> None:
+    case = Case("qwen4_exp")
+    metadata = metadata_of(case) | {"tokenizer.ggml.eos_token_id": 2}
+    config = config_of(GgufHeader(metadata, stored(case)), case.architecture, "float32")
+    assert config["eos_token_id"] == [31, 2]
 
 
 @each_case(
