@@ -122,7 +122,10 @@ def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what the converter makes of the folder's weights, by its names."""
     weights = {case.architecture.usual(n): x for n, x in case.tensors.items()}
     weights = _whole(
-        {n.replace("language_model.", ""): _centred(case.name, n, x) for n, x in weights.items()}
+        {
+            n.replace("language_model.", "").removeprefix("thinker."): _centred(case.name, n, x)
+            for n, x in weights.items()
+        }
     )
     made: dict[str, np.ndarray] = {}
     for name, (shape, numbers) in case.told["tensors"].items():
