@@ -167,7 +167,8 @@ def media_of(
 
 def _kind(facts: Facts, side: str) -> str | None:
     """Return the projector of pictures or of sounds; None: the file has none."""
-    if facts.flag(f"has_{side}_encoder", side == SEEING) is False:
+    usual = side == SEEING and not facts.flag(f"has_{HEARING}_encoder", False)
+    if not facts.flag(f"has_{side}_encoder", usual):
         return None
     kind = facts.get(f"{side}.projector_type", facts.get("projector_type"))
     return kind if isinstance(kind, str) else None

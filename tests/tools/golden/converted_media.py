@@ -8,6 +8,7 @@ and `text` and `media`, each with `metadata` and `tensors`.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,9 +30,24 @@ class Changes(NamedTuple):
     config: dict[str, Any] = {}
     preprocessor: dict[str, Any] = {}
     told: dict[str, Any] = {}  # config.json of the converter alone
-    shapes: dict[str, list[int]] = {}
+    shapes: dict[str, list[int] | None] = {}  # None: there is no such tensor
+    # Beginnings of tensors' names -> those of the converter's folder alone
+    renamed: dict[str, str] = {}
 
 
+_FFW = "thinker.model.layers.1.mlp"
+_PROJECTIONS = {"gate_proj": [20, 48], "up_proj": [20, 48], "down_proj": [48, 20]}
+# Of Qwen3-Omni: every layer has experts.
+_EXPERTS: dict[str, list[int] | None] = {
+    **{f"{_FFW}.{part}.weight": None for part in _PROJECTIONS},
+    f"{_FFW}.gate.weight": [6, 48],
+    **{
+        f"{_FFW}.experts.{expert}.{part}.weight": shape
+        for expert in range(6)
+        for part, shape in _PROJECTIONS.items()
+    },
+}
+_PIXELS = {"min_pixels": 56 * 56, "max_pixels": 16384 * 28 * 28}
 CASES: dict[str, Changes] = {
     "exaone4_5": Changes(),
     "gemma3": Changes(preprocessor={"image_seq_length": 4}),
@@ -64,6 +80,23 @@ CASES: dict[str, Changes] = {
     "qwen2_audio": Changes(),
     "qwen2_vl": Changes(),
     "qwen2_5_vl": Changes({"vision_config.window_size": 32}),
+    "qwen2_5_omni": Changes(
+        {
+            "thinker_config.audio_config.n_window": 100,
+            "thinker_config.vision_config.window_size": 32,
+        },
+        {"chunk_length": 300, **_PIXELS},
+    ),
+    "qwen3_omni_moe": Changes(
+        {
+            "thinker_config.audio_config.n_window_infer": 800,
+            "thinker_config.text_config.mlp_only_layers": [],
+        },
+        _PIXELS,
+        shapes=_EXPERTS,
+        # It has no names for `thinker.visual`, as the published folder has them.
+        renamed={"thinker.visual.": "visual."},
+    ),
     "qwen3_vl": Changes(),
     "qwen3_5": Changes(),
     "voxtral": Changes(),
@@ -94,7 +127,8 @@ def make(name: str, into: Path) -> None:
 
 
 def _write(folder: Path, name: str, config: dict[str, Any], preprocessor: dict[str, Any]) -> None:
-    words = (config | config.get("text_config", {}))["vocab_size"]
+    text = config.get("thinker_config", config)
+    words = (text | text.get("text_config", {}))["vocab_size"]
     vocabulary = {f"x{each}": each for each in range(words) if each != IMAGE_BREAK}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     added = [{"id": IMAGE_BREAK, "content": "[IMG_BREAK]", **flags}]
@@ -109,7 +143,15 @@ def _write(folder: Path, name: str, config: dict[str, Any], preprocessor: dict[s
     }
     for file, value in files.items():
         (folder / file).write_text(json.dumps(value))
-    save_file(tensors_of(name, CASES[name].shapes), folder / "model.safetensors", {"format": "pt"})
+    save_file(_stored(name, CASES[name]), folder / "model.safetensors", {"format": "pt"})
+
+
+def _stored(name: str, changes: Changes) -> dict[str, np.ndarray]:
+    """Return the weights by the names that the converter is given."""
+    made = tensors_of(name, changes.shapes)
+    for start, own in changes.renamed.items():
+        made = {re.sub(f"^{re.escape(start)}", own, key): numbers for key, numbers in made.items()}
+    return made
 
 
 def _converted(folder: Path, key: str) -> Any:
@@ -138,7 +180,7 @@ def preprocessor_of(name: str) -> dict[str, Any]:
     return common.read_json(MEDIA / name / "processor_config.json").get("image_processor", {})
 
 
-def tensors_of(name: str, others: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
+def tensors_of(name: str, others: Mapping[str, list[int] | None]) -> dict[str, np.ndarray]:
     """Return the weights of a case of `media` by Hugging Face name; others: shapes."""
     shapes = common.read_json(MEDIA / name / "tensors.json") | others
-    return {key: tensor_of(key, tuple(shape)) for key, shape in shapes.items()}
+    return {key: tensor_of(key, tuple(shape)) for key, shape in shapes.items() if shape is not None}

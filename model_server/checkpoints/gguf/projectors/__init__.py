@@ -7,6 +7,12 @@ from types import MappingProxyType
 
 from model_server.checkpoints.gguf.projectors.audio import GEMMA4_AUDIO, QWEN2_AUDIO, VOXTRAL
 from model_server.checkpoints.gguf.projectors.kimi import KIMI_K25
+from model_server.checkpoints.gguf.projectors.omni import (
+    QWEN2_5_OMNI_AUDIO,
+    QWEN2_5_OMNI_VISION,
+    QWEN3_OMNI_AUDIO,
+    QWEN3_OMNI_VISION,
+)
 from model_server.checkpoints.gguf.projectors.projector import GgufProjector
 from model_server.checkpoints.gguf.projectors.vision import (
     EXAONE4_5,
@@ -29,10 +35,12 @@ PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
         "kimik25": (KIMI_K25,),
         "llama4": (LLAMA4,),
         "pixtral": (MISTRAL3, PIXTRAL),
+        "qwen2.5o": (QWEN2_5_OMNI_VISION, QWEN2_5_OMNI_AUDIO),
         "qwen2.5vl_merger": (QWEN2_5_VL,),
         "qwen2a": (QWEN2_AUDIO,),
         "qwen2vl_merger": (QWEN2_VL,),
-        "qwen3vl_merger": (QWEN3_VL,),
+        "qwen3a": (QWEN3_OMNI_AUDIO,),
+        "qwen3vl_merger": (QWEN3_OMNI_VISION, QWEN3_VL),  # the first that fits
         "voxtral": (VOXTRAL,),
     }
 )

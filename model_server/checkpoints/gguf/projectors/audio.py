@@ -22,7 +22,7 @@ from sax.errors import CheckpointError
 _EPSILON = 1e-5  # of every such encoder
 
 
-def _flat(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+def flat(numbers: np.ndarray, sizes: Config) -> np.ndarray:
     """Undo that a bias became a column."""
     return numbers.reshape(-1)
 
@@ -79,7 +79,7 @@ _CONVOLUTIONS = {
     for number in (1, 2)
     for end in ("weight", "bias")
 }
-_FLAT = {name: _flat for name in _CONVOLUTIONS if name.endswith(".bias")}
+_FLAT = {name: flat for name in _CONVOLUTIONS if name.endswith(".bias")}
 
 
 def _bins(facts: Facts, audio: dict[str, Any]) -> dict[str, Any]:

@@ -164,7 +164,8 @@ def _qwen2(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _qwen2_5(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Every n-th layer sees all patches; windows are as published, for there is no key."""
+    """Every n-th layer sees all patches; windows and positions of videos are as published, for
+    there is no key."""
     period = facts.whole("vision.n_wa_pattern")
     return {
         **_qwen(facts, sizes),
@@ -172,6 +173,7 @@ def _qwen2_5(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
         "intermediate_size": sizes["intermediate_size"],
         "out_hidden_size": facts.whole("vision.projection_dim"),
         "fullatt_block_indexes": list(range(period - 1, sizes["num_hidden_layers"], period)),
+        "tokens_per_second": 2,
         "window_size": 8 * sizes["patch_size"],
         "hidden_act": "silu",
     }

@@ -44,6 +44,7 @@ KEYS = KnownKeys(
         **OMNI_HARMLESS,
         # What transformers does not read; queries and keys are always normalised.
         **ignored("max_window_layers", "shared_expert_intermediate_size", "sliding_window"),
+        "experts_apart": one_of(True),  # of GGUF files, whose experts are given as published
         "use_qk_norm": one_of(True),
         "use_sliding_window": one_of(False),
     },

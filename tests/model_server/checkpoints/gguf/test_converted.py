@@ -113,7 +113,9 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 def converted(case: Case, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what the converter makes of the folder's weights, by its names."""
     weights = {case.architecture.usual(n): x for n, x in case.tensors.items()}
-    weights = {n.replace("language_model.", ""): x for n, x in weights.items()}
+    weights = {
+        n.replace("language_model.", "").removeprefix("thinker."): x for n, x in weights.items()
+    }
     made: dict[str, np.ndarray] = {}
     for name, (shape, numbers) in case.told["tensors"].items():
         if name.startswith("rope_f"):  # computed, not converted

@@ -31,7 +31,7 @@ from model_server.checkpoints.gguf.projectors.projector import FRAMES, GgufProje
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import mismatches, read_weights
-from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.media.media_recipe import DecodedVideo, MediaRecipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from sax.errors import CheckpointError
@@ -47,14 +47,20 @@ NAMES = sorted(path.stem for path in GOLDEN.iterdir())
 # What the converter rounds to float16, whatever the others are
 HALVES = {
     "gemma3": ("mm.input_projection.weight",),
-    **dict.fromkeys(("qwen2_audio", "voxtral"), ("a.conv1d.1.weight", "a.conv1d.2.weight")),
+    **dict.fromkeys(
+        ("qwen2_audio", "qwen2_5_omni", "voxtral"), ("a.conv1d.1.weight", "a.conv1d.2.weight")
+    ),
+    "qwen3_omni_moe": ("a.conv_out.weight", *(f"a.conv2d.{n}.weight" for n in (1, 2, 3))),
 }
+UNREAD = "a.position_embd.weight"  # of the Omni models, which compute it
 COMPUTED = re.compile(r".*\.per_dim_scale\.weight")  # of which the golden file has the numbers
 # What takes more memory, or tensors of other sizes, than a case needs
 VALUES = {"gemma4": {"IMAGE_PIXELS": str(70 * 36)}}
 KEPT = ("image_mean", "image_std")  # of the preprocessor's keys
 BOUNDS = ("min_pixels", "max_pixels", "max_patches")  # which some files have, too
-HALVED = re.compile(r"each\.0\.(projection|tower\.(first|second))\.kernel")
+HALVED = re.compile(
+    r"each\.\d\.(projection|(tower\.)?(first|second)|inwards|convolutions\.\d)\.kernel"
+)
 Tensors = dict[str, np.ndarray]
 Change = Callable[[np.ndarray, dict[str, Any]], np.ndarray]
 
@@ -84,6 +90,10 @@ CHANGES: dict[str, Change] = {
     "wqkv": halved,
     "mm_soft_emb_norm": lambda numbers, sizes: numbers + np.float32(1),
     "patch_embedder.input_proj.weight": squares,
+    **dict.fromkeys(
+        (f"conv2d{number}.bias" for number in (1, 2, 3)),
+        lambda numbers, sizes: numbers[:, None, None],
+    ),
     "conv1.bias": lambda numbers, sizes: numbers[:, None],
     "conv2.bias": lambda numbers, sizes: numbers[:, None],
     "depthwise_conv1d": lambda numbers, sizes: numbers[:, 0],
@@ -114,6 +124,11 @@ class MediaCase(Case):
         )
 
     @property
+    def thinker(self) -> dict[str, Any]:
+        """The config without what speaks."""
+        return self.config.get("thinker_config", self.config)
+
+    @property
     def tensors(self) -> Tensors:
         return tensors_of(self.name, self.both.get("shapes", {}))
 
@@ -123,26 +138,30 @@ class MediaCase(Case):
         facts = Facts(GgufHeader(metadata, dict.fromkeys(self.both["media"]["tensors"])), "clip")  # type: ignore[arg-type]
         keys = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
         found = [each for key in keys if key in metadata for each in PROJECTORS[metadata[key]]]
-        return [each for each in found if each.fits(facts)]
+        fitting = [each for each in found if each.fits(facts)]
+        return [*{each.side: each for each in reversed(fitting)}.values()]  # the first of a side
 
     def folder(self, place: Path) -> Path:
         place.mkdir()
-        given = preprocessor_of(self.name)
+        said = self.both["preprocessor"]
+        given = preprocessor_of(self.name) | said
         bounded = "clip.vision.image_max_pixels" in self.both["media"]["metadata"]
-        keys = (*KEPT, *BOUNDS) if bounded else KEPT
+        keys = (*KEPT, *(key for key in BOUNDS if bounded or key in said))
         kept = {key: given[key] for key in keys if key in given}
         bins = self.both["media"]["metadata"].get("clip.audio.num_mel_bins")
         if bins is None:
             (place / "preprocessor_config.json").write_text(json.dumps(kept))
         else:
-            both = {"image_processor": kept, "feature_extractor": {"feature_size": bins}}
+            lengths = {key: said[key] for key in said if key == "chunk_length"}
+            heard = {"feature_size": bins, **lengths}
+            both = {"image_processor": kept, "feature_extractor": heard}
             (place / "processor_config.json").write_text(json.dumps(both))
         (place / "config.json").write_text(json.dumps(self.config))
         save_file(self.tensors, place / "model.safetensors", {"format": "pt"})
         return place
 
     def files(self, place: Path, mmproj: str = "mmproj-x-F16.gguf") -> Path:
-        config = self.config | self.config.get("text_config", {})
+        config = self.thinker | self.thinker.get("text_config", {})
         tokens = [f"x{each}" for each in range(config["vocab_size"])]
         for each in self.projectors:
             tokens[token_of(config, each)] = each.token
@@ -166,15 +185,19 @@ def encoder_of(case: MediaCase) -> Tensors:
         assert part is not None
         own = {name: part.read(name) for name in part.names()}
     for projector in case.projectors:
-        made |= _made(projector, own, told["metadata"], case.config[projector.part])
+        made |= _made(projector, own, told["metadata"], case.thinker[projector.part])
     for name in told["tensors"].keys() & {"v.token_embd.img_break"}:
         made[name] = next(x for n, x in case.tensors.items() if "embed_tokens" in n)[263]
+    if any(UNREAD in projector.ignored for projector in case.projectors):
+        made[UNREAD] = np.zeros(told["tensors"][UNREAD][0], np.float32)
     for name in HALVES.get(case.name, ()):
         made[name] = made[name].astype(np.float16)
     assert made.keys() == told["tensors"].keys()
     for name, (shape, wanted) in told["tensors"].items():
         found = made[name]
         assert list(found.shape) == shape, name
+        if name == UNREAD and not found.any():
+            continue
         if COMPUTED.fullmatch(name):
             np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-6, err_msg=name)
         else:
@@ -228,6 +251,7 @@ def read(path: Path, values: Mapping[str, Any]) -> Opened:
         recipe: Any = make_recipe("auto", checkpoint.config, {**F32, **values})
         part = media_part_of(checkpoint)
         assert part is not None
+        part = without_prefixes(part, tuple(x for each in recipe.media for x in each.unused))
         encoder, text = recipe.media_blueprint(ONE_DEVICE), recipe.blueprint(checkpoint=checkpoint)
         own = without_prefixes(checkpoint, recipe.unused)
         found, told = Tensors(), ""
@@ -247,6 +271,7 @@ def compare(case: MediaCase, place: Path) -> None:
     found, wanted = read(case.files(place), values), read(case.folder(place / "f"), values)
     for each, other in zip(found.media, wanted.media, strict=True):
         compare_recipes(each, other)
+    compare_videos(found.media, wanted.media)
     assert found.weights.keys() == wanted.weights.keys()
     for name, numbers in wanted.weights.items():
         bound = 1e-3 if case.name in HALVES and HALVED.search(name) else 1e-6
@@ -266,6 +291,27 @@ def compare_recipes(found: MediaRecipe, wanted: MediaRecipe) -> None:
     np.testing.assert_allclose(made.pieces, other.pieces, rtol=0, atol=1e-5)
     assert (made.rows, made.grid, made.text) == (other.rows, other.grid, other.text)
     np.testing.assert_array_equal(made.places, other.places)
+
+
+def compare_videos(found: tuple[MediaRecipe, ...], wanted: tuple[MediaRecipe, ...]) -> None:
+    """Compare where the parts of a video of 8 s stand in time, and of one that is heard."""
+    recipe = next((each for each in wanted if each.video is not None), None)
+    if recipe is None:
+        return
+    frames = np.stack([example_of(recipe)] * 16)
+    video = DecodedVideo(frames, tuple(range(16)), 2.0, 16)
+    made, other = (parts_of_video(each, video) for each in (found, wanted))
+    np.testing.assert_equal(made, other)
+
+
+def parts_of_video(media: tuple[MediaRecipe, ...], decoded: DecodedVideo) -> list[Any]:
+    recipe = next(each.video for each in media if each.video is not None)
+    whole = recipe.prepare(decoded)
+    if recipe.woven is not None:
+        sound = next(each for each in media if each.kind == "audio")
+        whole = recipe.woven(whole, sound.prepare(np.tile(example_of(sound), 10)))
+    own = [recipe.form, recipe.placeholder, recipe.marked, whole.turns, whole.text]
+    return [*own, *((part.rows, part.frame, part.lasts, part.grid) for part in whole.parts)]
 
 
 def example_of(media: MediaRecipe) -> np.ndarray:

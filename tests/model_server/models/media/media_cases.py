@@ -123,8 +123,14 @@ def media_checkpoint_of(name: str) -> Path:
 
 def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, Any, Recipe]:
     """The language model and its encoders with their weights on a mesh, and their recipe."""
+    return load_media_from(media_checkpoint_of(name), mesh_shape)
+
+
+def load_media_from(
+    path: Path, mesh_shape: tuple[int, int, int] = (1, 1, 1)
+) -> tuple[Any, Any, Recipe]:
     layout = layout_of(mesh_shape).placed()
-    with closing(open_checkpoint(str(media_checkpoint_of(name)))) as checkpoint:
+    with closing(open_checkpoint(str(path))) as checkpoint:
         recipe = make_recipe("auto", checkpoint.config, F32)
         assert isinstance(recipe, Recipe)
         decoder, encoder = recipe.blueprint(layout, checkpoint), recipe.media_blueprint(layout)
