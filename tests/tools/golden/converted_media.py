@@ -64,6 +64,20 @@ CASES: dict[str, Changes] = {
         told={"audio_config.input_feat_size": 20},
         shapes={"model.vision_tower.patch_embedder.position_embedding_table": [2, 210, 36]},
     ),
+    "glm5_next": Changes(
+        # Its published keys, which transformers replaces by its own where it knows the model
+        told={
+            "model_type": None,
+            "text_config.first_k_dense_replace": 1,
+            "text_config.linear_attn_config": {
+                "gate_lower_bound": -5.0,
+                "head_dim": 12,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+            "text_config.mla_use_nope": True,
+        },
+    ),
     "kimi_k25": Changes(
         preprocessor={"in_patch_limit": 512},
         # The names of the code that is published with the model

@@ -1,4 +1,4 @@
-"""Encoders of pictures: Pixtral's, Llama 4's, Qwen-VL's, and those of Gemma 3 and 4."""
+"""Encoders of pictures: Pixtral's, Llama 4's, Qwen-VL's and its kin, and those of Gemma 3 and 4."""
 
 from __future__ import annotations
 
@@ -277,6 +277,51 @@ QWEN3_VL = GgufProjector(
     },
     encoder=_qwen3,
     more=_deep,
+)
+
+# --- GLM-5.3 Flash, whose tower is Qwen2.5-VL's with normed heads
+
+
+def _glm5_next(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    facts.get("use_silu")
+    return {
+        **_qwen(facts, sizes),
+        "hidden_size": sizes["hidden_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "out_hidden_size": facts.whole("vision.projection_dim"),
+        "projection_intermediate_size": facts.rows("mm.gate.weight"),
+        "rms_norm_eps": sizes["layer_norm_eps"],
+        "swiglu_limit": facts.number("vision.swiglu_clamp", 10.0),
+        "hidden_act": "silu",
+    }
+
+
+def _in_tokens(given: dict[str, Any], vision: Config) -> dict[str, Any]:
+    """Images are bounded by tokens, of which the file has the pixels."""
+    edges = given.pop("size", {})
+    pixels = (vision["patch_size"] * vision["spatial_merge_size"]) ** 2
+    names = {"shortest_edge": "min_image_tokens", "longest_edge": "max_image_tokens"}
+    return given | {names[edge]: most // pixels for edge, most in edges.items()}
+
+
+GLM5_NEXT = replace(
+    EXAONE4_5,
+    texts={"glm5_next_text": "glm5_next_text"},
+    token="<|image|>",
+    tensors={
+        "visual.downsample": ("mm.patch_merger",),
+        "visual.post_layernorm": ("v.post_ln",),
+        "visual.merger.proj": ("mm.model.fc",),
+        "visual.merger.post_projection_norm": ("mm.post_norm",),
+        **{f"visual.merger.{part}_proj": (f"mm.{part}",) for part in ("gate", "up", "down")},
+    },
+    layer_tensors={
+        **EXAONE4_5.layer_tensors,
+        "attn.q_norm": ("attn_q_norm",),
+        "attn.k_norm": ("attn_k_norm",),
+    },
+    encoder=_glm5_next,
+    pictures=_in_tokens,
 )
 
 # --- Gemma 3

@@ -57,7 +57,8 @@ COMPUTED = re.compile(r".*\.per_dim_scale\.weight")  # of which the golden file 
 # What takes more memory, or tensors of other sizes, than a case needs
 VALUES = {"gemma4": {"IMAGE_PIXELS": str(70 * 36)}}
 KEPT = ("image_mean", "image_std")  # of the preprocessor's keys
-BOUNDS = ("min_pixels", "max_pixels", "max_patches")  # which some files have, too
+# Which some files have, too
+BOUNDS = ("min_pixels", "max_pixels", "max_patches", "min_image_tokens", "max_image_tokens")
 HALVED = re.compile(
     r"each\.\d\.(projection|(tower\.)?(first|second)|inwards|convolutions\.\d)\.kernel"
 )
