@@ -200,7 +200,7 @@ RESHAPED: dict[str, dict[str, tuple[int, ...]]] = {
 # Weights that the converter takes as float4 with an exponent per 32 columns only.
 _FLOAT4 = re.compile(r"layers\.\d+\.ffn\.experts\.\d+\.w[123]\.weight")
 _FLOAT4_NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
+_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.(per_dim_scale\.weight|conv_norm_var\..*)")
 
 
 def make(name: str, into: Path) -> None:
