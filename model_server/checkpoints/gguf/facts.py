@@ -114,10 +114,15 @@ class Facts:
 
     def rows(self, tensor: str) -> int:
         """Return the rows of a stored matrix. Raises CheckpointError if there is none."""
+        return self.shape(tensor, 2)[0]
+
+    def shape(self, tensor: str, dimensions: int) -> tuple[int, ...]:
+        """Return the shape of a stored tensor. Raises CheckpointError if it has others."""
         found = self.tensors.get(tensor)
-        if found is None or len(found.shape) != 2:
-            raise CheckpointError(f"it has no {tensor}, or one that is not a matrix")
-        return found.shape[0]
+        if found is None or len(found.shape) != dimensions:
+            what = {1: "a vector", 2: "a matrix"}.get(dimensions, f"of {dimensions} dimensions")
+            raise CheckpointError(f"it has no {tensor}, or one that is not {what}")
+        return found.shape
 
     def _wrong(self, suffix: str, wanted: str, value: Any) -> CheckpointError:
         key = f"{self._prefix}.{suffix}"

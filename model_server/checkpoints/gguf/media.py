@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,9 @@ def media_of(
     more: dict[str, Any] = {}
     views: dict[str, MediaView] = {}
     for projector in projectors:
-        added, found = _encoder(facts, projector, config, left)
-        more |= added | {projector.token_key: tokens.index(projector.token)}
+        ids = {key: tokens.index(text) for key, text in projector.tokens.items()}
+        added, found = _encoder(facts, projector, config, ids, left)
+        more |= added | ids
         views |= found
     ignored = {name for each in projectors for name in each.ignored}
     skipped = tuple(start for side in unread for start in _OF_SIDE[side])
@@ -184,10 +186,10 @@ def _projector(facts: Facts, side: str, config: Config, tokens: list[str]) -> Gg
     found = next(fitting, None)
     if found is None or facts.whole(f"{side}.projection_dim") != config["hidden_size"]:
         return None
-    if found.token not in tokens:
+    if missing := [text for text in found.tokens.values() if text not in tokens]:
         raise CheckpointError(
-            f"the model has no token {found.token}, which stands for what such an encoder makes: "
-            "to serve it as text, move the encoder's file to another folder"
+            f"the model has no token {missing[0]}, which stands for what such an encoder makes, or "
+            "around it: to serve it as text, move the encoder's file to another folder"
         )
     return found
 
@@ -203,17 +205,24 @@ def _unread_sides(facts: Facts, projectors: list[GgufProjector]) -> list[str]:
 
 
 def _encoder(
-    facts: Facts, projector: GgufProjector, config: Config, left: dict[str, GgufTensor]
+    facts: Facts,
+    projector: GgufProjector,
+    config: Config,
+    ids: dict[str, int],
+    left: dict[str, GgufTensor],
 ) -> tuple[dict[str, Any], dict[str, MediaView]]:
-    """Return what an encoder adds to config.json, and its tensors, which are taken from `left`."""
-    sizes = _sizes(facts, projector)
+    """Return what an encoder adds to config.json, and its tensors, which are taken from `left`.
+
+    ids: of its tokens, by key of config.json.
+    """
+    sizes = _sizes(facts, projector) | {key: ids[key] for key in projector.around_token}
     encoder = projector.encoder(facts, sizes)
     text = config["model_type"]
     more = {
         "model_type": projector.texts[text],
         projector.part: encoder,
         **({_TEXT_TYPE: text} if projector.around else {}),
-        **_pictures(facts, projector, encoder),
+        **_pictures(facts, projector, {**sizes, **encoder}),
         **projector.outer(facts, encoder),
     }
     return more, _views(left, projector, encoder, sizes)
@@ -227,7 +236,11 @@ def _sizes(facts: Facts, projector: GgufProjector) -> dict[str, Any]:
         "hidden_size": embed,
         "num_attention_heads": facts.whole(f"{side}.attention.head_count"),
         "num_hidden_layers": facts.whole(f"{side}.block_count"),
-        "intermediate_size": _feed_forward(facts, projector.prefix, embed),
+        **(
+            {"intermediate_size": _feed_forward(facts, projector.prefix, embed)}
+            if projector.layers
+            else {}
+        ),
         "layer_norm_eps": facts.number(f"{side}.attention.layer_norm_epsilon", 1e-6),
         **{key: facts.whole(f"{side}.{key}") for key in pictures},
     }
@@ -244,10 +257,10 @@ def _feed_forward(facts: Facts, prefix: str, embed: int) -> int:
     return others.pop() if others else embed
 
 
-def _pictures(facts: Facts, projector: GgufProjector, encoder: Config) -> dict[str, Any]:
+def _pictures(facts: Facts, projector: GgufProjector, sizes: Config) -> dict[str, Any]:
     if projector.side != SEEING:
         return {}
-    return {PREPROCESSOR: projector.pictures(_preprocessor(facts), encoder)}
+    return {PREPROCESSOR: projector.pictures(_preprocessor(facts), sizes)}
 
 
 def _preprocessor(facts: Facts) -> dict[str, Any]:
@@ -266,19 +279,31 @@ def _views(
     left: dict[str, GgufTensor], projector: GgufProjector, encoder: Config, sizes: Config
 ) -> dict[str, MediaView]:
     """Take an encoder's tensors from `left`."""
-    layers = sizes["num_hidden_layers"]
+    layers = sizes["num_hidden_layers"] if projector.layers else 0
     if layers > len(left):
         raise CheckpointError(f"it announces {layers} layers, but has {len(left)} tensors")
+    _respell(left, projector.spellings)
     _swap_reversed(left, projector.prefix, layers, sizes["hidden_size"])
     views: dict[str, MediaView] = {}
-    for name, parts, key in projector.places(layers, encoder):
-        found = [left.pop(part) for part in parts if part in left]
+    taken = set[str]()  # one may be a part of several
+    for name, parts, key in projector.places(layers, encoder, left.keys()):
+        found = [left[part] for part in parts if part in left]
         if not found:
             continue  # what a model must have is checked against its weights
         if len(found) < len(parts) or len({each.shape[1:] for each in found}) > 1:
             raise CheckpointError(f"{', '.join(parts)} do not make {name}: some are missing")
         views[name] = MediaView(tuple(found), {**sizes, **encoder}, projector.undone.get(key))
+        taken.update(parts)
+    for name in taken:
+        del left[name]
     return views
+
+
+def _respell(tensors: dict[str, GgufTensor], spellings: Mapping[str, str]) -> None:
+    """Give tensors the names of the tables, where converters wrote several."""
+    for other, own in spellings.items():
+        for name in [name for name in tensors if other in name]:
+            tensors[name.replace(other, own)] = tensors.pop(name)
 
 
 def _swap_reversed(tensors: dict[str, GgufTensor], prefix: str, layers: int, embed: int) -> None:

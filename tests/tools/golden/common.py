@@ -63,7 +63,7 @@ def changed(config: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
         *outer, key = path.split(".")
         place = made
         for each in outer:
-            place = place[each]
+            place = place[int(each) if isinstance(place, list) else each]
         place[key] = value
     return made
 

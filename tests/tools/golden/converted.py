@@ -257,7 +257,7 @@ _PUBLISHED = {
     r"\.hc_pre\.hc_head\.": ".hc_head.",
     r"\.(mlp|shared_experts)\.linear_gate\.": r".\1.gate_proj.",
 }
-_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.per_dim_scale\.weight")
+_AS_NUMBERS = re.compile(r"rope_f.*|.*\.ssm_a|.*\.(per_dim_scale\.weight|conv_norm_var\..*)")
 
 
 def make(name: str, into: Path) -> None:

@@ -33,6 +33,7 @@ class Changes(NamedTuple):
     shapes: dict[str, list[int] | None] = {}  # None: there is no such tensor
     # Beginnings of tensors' names -> those of the converter's folder alone
     renamed: dict[str, str] = {}
+    named: dict[str, str] = {}  # what the converter's tables lack and earlier ones had
 
 
 _FFW = "thinker.model.layers.1.mlp"
@@ -78,6 +79,23 @@ CASES: dict[str, Changes] = {
             "text_config.mla_use_nope": True,
         },
     ),
+    "gemma3n": Changes(
+        {
+            "audio_config.conf_attention_chunk_size": 12,
+            "audio_config.conf_attention_context_left": 13,
+            "audio_config.conf_attention_logit_cap": 50.0,
+            "audio_soft_tokens_per_image": 188,
+            # Of 8 channels either way; shapes say the whole number
+            "vision_config.model_args.block_args.0.1.exp_ratio": 2.0,
+        },
+        named={
+            f"model.audio_tower.subsample_conv_projection.conv_{each}.norm": f"a.conv1d.{each}.norm"
+            for each in range(2)
+        },
+    ),
+    # Where text_config names the class of the text, as published, it is converted.
+    "granite_speech": Changes(told={"text_config.architectures": ["GraniteForCausalLM"]}),
+    "granite_speech_plus": Changes(told={"text_config.architectures": ["GraniteForCausalLM"]}),
     "kimi_k25": Changes(
         preprocessor={"in_patch_limit": 512},
         # The names of the code that is published with the model
@@ -135,7 +153,7 @@ def make(name: str, into: Path) -> None:
         folder = Path(scratch)
         _write(folder, name, common.changed(config, changes.told), preprocessor)
         for key in ("text", "media"):
-            parts[key] = parts_of(_converted(folder, key))
+            parts[key] = parts_of(_converted(folder, key, changes.named))
     into.mkdir(parents=True, exist_ok=True)
     (into / f"{name}.json").write_text(common.lines(parts))
 
@@ -168,7 +186,7 @@ def _stored(name: str, changes: Changes) -> dict[str, np.ndarray]:
     return made
 
 
-def _converted(folder: Path, key: str) -> Any:
+def _converted(folder: Path, key: str, names: Mapping[str, str]) -> Any:
     conversion, gguf, torch = llama_cpp()
     with torch.inference_mode():
         kind = conversion.ModelType.TEXT if key == "text" else conversion.ModelType.MMPROJ
@@ -183,6 +201,8 @@ def _converted(folder: Path, key: str) -> Any:
             made.impl.set_vocab = lambda: None
         if key == "media":  # names are listed by layer, of which an encoder usually has more
             made.tensor_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, _LAYERS)
+            kind = gguf.MODEL_TENSOR.A_ENC_CONV1D_NORM
+            made.tensor_map.mapping |= {each: (kind, own) for each, own in names.items()}
         made.write()
     return gguf.GGUFReader(out)
 

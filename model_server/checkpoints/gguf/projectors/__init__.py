@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from model_server.checkpoints.gguf.projectors.audio import GEMMA4_AUDIO, QWEN2_AUDIO, VOXTRAL
-from model_server.checkpoints.gguf.projectors.kimi import KIMI_K25
+from model_server.checkpoints.gguf.projectors.audio import GRANITE_SPEECH, QWEN2_AUDIO, VOXTRAL
+from model_server.checkpoints.gguf.projectors.gemma import (
+    GEMMA3,
+    GEMMA3N_AUDIO,
+    GEMMA3N_VISION,
+    GEMMA4_AUDIO,
+    GEMMA4_VISION,
+)
 from model_server.checkpoints.gguf.projectors.omni import (
     QWEN2_5_OMNI_AUDIO,
     QWEN2_5_OMNI_VISION,
@@ -16,9 +22,8 @@ from model_server.checkpoints.gguf.projectors.omni import (
 from model_server.checkpoints.gguf.projectors.projector import GgufProjector
 from model_server.checkpoints.gguf.projectors.vision import (
     EXAONE4_5,
-    GEMMA3,
-    GEMMA4_VISION,
     GLM5_NEXT,
+    KIMI_K25,
     LLAMA4,
     MISTRAL3,
     PIXTRAL,
@@ -31,9 +36,12 @@ PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
     {
         "exaone4_5": (EXAONE4_5,),
         "gemma3": (GEMMA3,),
+        "gemma3na": (GEMMA3N_AUDIO,),
+        "gemma3nv": (GEMMA3N_VISION,),
         "gemma4a": (GEMMA4_AUDIO,),
         "gemma4v": (GEMMA4_VISION,),
         "glm5v": (GLM5_NEXT,),
+        "granite_speech": (GRANITE_SPEECH,),
         "kimik25": (KIMI_K25,),
         "llama4": (LLAMA4,),
         "pixtral": (MISTRAL3, PIXTRAL),

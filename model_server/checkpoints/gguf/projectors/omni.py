@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config
 from model_server.checkpoints.gguf.facts import Facts
-from model_server.checkpoints.gguf.projectors.audio import QWEN2_AUDIO, flat
+from model_server.checkpoints.gguf.projectors.audio import QWEN2_AUDIO
+from model_server.checkpoints.gguf.projectors.projector import Parts, flat, with_ends
 from model_server.checkpoints.gguf.projectors.vision import QWEN2_5_VL, QWEN3_VL
 from model_server.checkpoints.media_part import FEATURES
 from sax.errors import CheckpointError
@@ -92,12 +94,13 @@ def _seen3(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
     return {**vision, "deepstack_visual_indexes": []}
 
 
-def _deep(vision: Config) -> dict[str, tuple[str, ...]]:
-    return {
+def _deep(vision: Config, names: Collection[str]) -> Parts:
+    stems = {
         f"visual.merger_list.{index}.{name}": (f"v.deepstack.{layer}.{part}",)
         for index, layer in enumerate(vision["deepstack_visual_indexes"])
         for name, part in _MERGER.items()
     }
+    return with_ends(stems)
 
 
 def _heard3(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:

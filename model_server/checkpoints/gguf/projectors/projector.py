@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,33 +37,43 @@ class GgufProjector:
     fits: Callable[[Facts], bool] = lambda facts: True  # of several of one name
     token: str  # whose places the vectors take
     token_key: str = "image_token_id"
+    around_token: Mapping[str, str] = field(default_factory=dict)  # more tokens, by key
     tensors: Parts = field(default_factory=dict)  # less .weight and .bias
     whole: Parts = field(default_factory=dict)  # whole names
-    layers: str  # a layer's prefix in a folder
+    layers: str = ""  # a layer's prefix in a folder; "": layers are not alike, and `more` has them
     prefix: str = "v.blk"  # in the file
-    layer_tensors: Parts  # less .weight and .bias
+    layer_tensors: Parts = field(default_factory=dict)  # less .weight and .bias
     layer_whole: Parts = field(default_factory=dict)
-    # vision_config or audio_config, of common sizes
+    # vision_config or audio_config, of common sizes and the ids of the tokens around
     encoder: Callable[[Facts, dict[str, Any]], dict[str, Any]]
     outer: Callable[[Facts, dict[str, Any]], dict[str, Any]] = lambda facts, encoder: {}
     # What the family's preprocessor_config.json says, of what the others have
-    pictures: Callable[[dict[str, Any], Config], dict[str, Any]] = lambda given, encoder: given
+    pictures: Callable[[dict[str, Any], Config], dict[str, Any]] = lambda given, sizes: given
     undone: Mapping[str, Undo] = field(default_factory=dict)  # by key of these tables
     ignored: tuple[str, ...] = ()  # tensors of the file
     unused: tuple[str, ...] = ()  # metadata that changes nothing
-    more: Callable[[Config], Parts] = lambda encoder: {}  # more tensors
+    # More tensors by whole name, given the names in the file; `undone` has them less their layers
+    more: Callable[[Config, Collection[str]], Parts] = lambda encoder, names: {}
+    spellings: Mapping[str, str] = field(default_factory=dict)  # part of a name -> as in the tables
 
     @property
     def part(self) -> str:
         """The key of config.json."""
         return VISION if self.side == SEEING else AUDIO
 
-    def places(self, layers: int, encoder: Config) -> Iterator[Place]:
-        """Yield all tensors; encoder: vision_config or audio_config."""
-        for name, parts in {**self.tensors, **self.more(encoder)}.items():
+    @property
+    def tokens(self) -> dict[str, str]:
+        """By key of config.json."""
+        return {self.token_key: self.token, **self.around_token}
+
+    def places(self, layers: int, encoder: Config, names: Collection[str]) -> Iterator[Place]:
+        """Yield all tensors; encoder: vision_config or audio_config; names: in the file."""
+        for name, parts in self.tensors.items():
             yield from _with_ends(name, parts, name)
         for name, parts in self.whole.items():
             yield Place(name, parts, name)
+        for name, parts in self.more(encoder, names).items():
+            yield Place(name, parts, _NUMBERED.split(name)[-1])
         for layer in range(layers):
             for name, parts in self.layer_tensors.items():
                 yield from _with_ends(
@@ -80,6 +91,13 @@ def _with_ends(name: str, parts: tuple[str, ...], key: str) -> Iterator[Place]:
         yield Place(f"{name}.{end}", tuple(f"{part}.{end}" for part in parts), key)
 
 
+def with_ends(stems: Parts) -> Parts:
+    """Return whole names, given those less .weight and .bias."""
+    places = (each for name, parts in stems.items() for each in _with_ends(name, parts, name))
+    return {place.name: place.parts for place in places}
+
+
+_NUMBERED = re.compile(r"(?:\.\d+)+\.")  # what the name of a layer ends with
 _ENDS = ("input_min", "input_max", "output_min", "output_max")
 
 
@@ -100,6 +118,16 @@ def _bounds(names: Mapping[str, str]) -> Parts:
 def _number(numbers: np.ndarray, sizes: Config) -> np.ndarray:
     """Undo that a number became a list."""
     return numbers.reshape(())
+
+
+def flat(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that a vector became a column, or one of channels."""
+    return numbers.reshape(-1)
+
+
+def filters(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that a channel's filter lost the dimension of its one input."""
+    return numbers[:, None]
 
 
 def less_one(numbers: np.ndarray, sizes: Config) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Encoders of pictures: Pixtral's, Llama 4's, Qwen-VL's and its kin, and those of Gemma 3 and 4."""
+"""Encoders of pictures: those of Pixtral, Llama 4, Qwen-VL and its kin, and Kimi K2.5."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,10 @@ from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.projectors.projector import (
     FRAMES,
     GgufProjector,
-    bounded,
-    less_one,
+    Parts,
     rotated,
-    undone_bounds,
+    with_ends,
 )
-from sax.errors import CheckpointError
 
 # --- Pixtral, of Mistral 3 and Pixtral 12B
 
@@ -203,12 +202,13 @@ def _qwen3(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _deep(vision: Config) -> dict[str, tuple[str, ...]]:
-    return {
+def _deep(vision: Config, names: Collection[str]) -> Parts:
+    stems = {
         f"visual.deepstack_merger_list.{index}.{name}": (f"v.deepstack.{layer}.{part}",)
         for index, layer in enumerate(vision["deepstack_visual_indexes"])
         for name, part in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
     }
+    return with_ends(stems)
 
 
 _LAYER = {
@@ -324,122 +324,67 @@ GLM5_NEXT = replace(
     pictures=_in_tokens,
 )
 
-# --- Gemma 3
+# --- Kimi K2.5, whose patches are rotated by row and column, beside learnt positions
+
+_POSITIONS = "v.position_embd.weight"
 
 
-def _gemma3_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
-    side = vision["image_size"] // vision["patch_size"]
-    scale = facts.whole("vision.projector.scale_factor", 4)
-    return {"mm_tokens_per_image": (side // scale) ** 2}
-
-
-GEMMA3 = GgufProjector(
-    texts={"gemma3_text": "gemma3_text"},
-    token="<image_soft_token>",
-    tensors={
-        "vision_tower.embeddings.patch_embedding": ("v.patch_embd",),
-        "vision_tower.embeddings.position_embedding": ("v.position_embd",),
-        "vision_tower.post_layernorm": ("v.post_ln",),
-        "multi_modal_projector.mm_soft_emb_norm": ("mm.soft_emb_norm",),
-    },
-    whole={
-        "multi_modal_projector.mm_input_projection_weight": ("mm.input_projection.weight",),
-    },
-    layers="vision_tower.encoder.layers",
-    layer_tensors={
-        "layer_norm1": ("ln1",),
-        "layer_norm2": ("ln2",),
-        "self_attn.q_proj": ("attn_q",),
-        "self_attn.k_proj": ("attn_k",),
-        "self_attn.v_proj": ("attn_v",),
-        "self_attn.out_proj": ("attn_out",),
-        "mlp.fc1": ("ffn_up",),
-        "mlp.fc2": ("ffn_down",),
-    },
-    encoder=lambda facts, sizes: sizes | {"hidden_act": "gelu_pytorch_tanh"},
-    outer=_gemma3_outer,
-    undone={"multi_modal_projector.mm_soft_emb_norm": less_one},
-)
-
-# --- Gemma 4
-
-_CAUSAL = (1536, 2560)  # widths of the published text models whose pictures' tokens look back only
-
-
-def _flat_patches(numbers: np.ndarray, sizes: Config) -> np.ndarray:
-    """Maps [D, colours, rows, columns] to [D, rows * columns * colours]."""
-    return np.moveaxis(numbers, 1, 3).reshape(len(numbers), -1)
-
-
-def _head_dim(facts: Facts, name: str) -> int:
-    found = facts.tensors.get(name)
-    if found is None or len(found.shape) != 1:
-        raise CheckpointError(f"it has no {name}, or one that is not a vector")
-    return found.shape[0]
-
-
-def _gemma4v(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Squares of 3 x 3 patches and the base of positions are the published models': no key."""
-    facts.get("vision.image_size")  # no size of any image
-    table = facts.tensors.get("v.position_embd.weight")
-    if table is None or len(table.shape) != 3:
-        raise CheckpointError("it has no v.position_embd.weight of rows and columns")
-    size = _head_dim(facts, "v.blk.0.attn_q_norm.weight")
+def _kimi(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Positions are a table by row and column; that of frames is computed."""
+    facts.get("vision.image_size")  # of the table
+    high, wide, _ = facts.shape(_POSITIONS, 3)
+    merge = facts.whole("vision.projector.scale_factor", 2)
+    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
     return {
-        "head_dim": size,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": sizes["hidden_size"],
-        "intermediate_size": sizes["intermediate_size"],
-        "num_attention_heads": sizes["num_attention_heads"],
-        "num_hidden_layers": sizes["num_hidden_layers"],
-        "num_key_value_heads": facts.rows("v.blk.0.attn_k.weight") // size,
-        "patch_size": sizes["patch_size"],
-        "pooling_kernel_size": facts.whole("vision.projector.scale_factor", 3),
-        "position_embedding_size": table.shape[1],
-        "rms_norm_eps": sizes["layer_norm_eps"],
-        "rope_theta": 100.0,
-        "standardize": facts.has("v.std_bias"),
-        "use_clipped_linears": facts.has("v.blk.0.attn_q.input_min"),
+        **{key: sizes[key] for key in (*kept, "patch_size")},
+        "merge_kernel_size": [merge, merge],
+        "pos_emb_height": high,
+        "pos_emb_width": wide,
+        # As written in config.json: the file has the nearest float32
+        "projection_layer_norm_eps": float(f"{sizes['layer_norm_eps']:.6g}"),
     }
 
 
-def _gemma4_outer(facts: Facts, vision: dict[str, Any]) -> dict[str, Any]:
-    """Tell by the width whether the tokens of an image see each other, as llama.cpp does."""
-    looks_back = facts.whole("vision.projection_dim") in _CAUSAL
-    return {"use_bidirectional_attention": None if looks_back else "vision"}
+def _padded(given: dict[str, Any], vision: Config) -> dict[str, Any]:
+    """Images are bounded by patches, of which the file has the pixels."""
+    size = given.pop("size", None)
+    return given | (
+        {} if size is None else {"max_patches": size["longest_edge"] // vision["patch_size"] ** 2}
+    )
 
 
-_SEEN = {
-    **{f"self_attn.{part}": f"attn_{part[0]}" for part in ("q_proj", "k_proj", "v_proj")},
-    "self_attn.o_proj": "attn_out",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-GEMMA4_VISION = GgufProjector(
-    texts={"gemma4_text": "gemma4_text"},
-    token="<|image|>",
-    whole={
-        "embed_vision.embedding_projection.weight": ("mm.input_projection.weight",),
-        "vision_tower.patch_embedder.input_proj.weight": ("v.patch_embd.weight",),
-        "vision_tower.patch_embedder.position_embedding_table": ("v.position_embd.weight",),
-        "vision_tower.std_bias": ("v.std_bias",),
-        "vision_tower.std_scale": ("v.std_scale",),
+def _pairs_apart(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that rows' and columns' pairs of queries and keys are halves of a head in the file."""
+    queries, keys, values = np.split(numbers, 3)
+    heads, rest = sizes["num_attention_heads"], numbers.shape[1:]
+
+    def apart(part: np.ndarray) -> np.ndarray:
+        return part.reshape(heads, 2, -1, 2, *rest).swapaxes(1, 2).reshape(part.shape)
+
+    return np.concatenate([apart(queries), apart(keys), values])
+
+
+KIMI_K25 = GgufProjector(
+    texts={"deepseek_v3": "deepseek_v3"},
+    token="<|media_pad|>",
+    tensors={
+        "vision_tower.patch_embed.proj": ("v.patch_embd",),
+        "vision_tower.encoder.final_layernorm": ("v.post_ln",),
+        "mm_projector.pre_norm": ("mm.input_norm",),
+        "mm_projector.proj.0": ("mm.1",),
+        "mm_projector.proj.2": ("mm.2",),
     },
-    layers="vision_tower.encoder.layers",
+    whole={"vision_tower.patch_embed.pos_emb.weight": (_POSITIONS,)},
+    layers="vision_tower.encoder.blocks",
     layer_tensors={
-        "input_layernorm": ("ln1",),
-        "post_attention_layernorm": ("attn_post_norm",),
-        "pre_feedforward_layernorm": ("ln2",),
-        "post_feedforward_layernorm": ("ffn_post_norm",),
-        "self_attn.q_norm": ("attn_q_norm",),
-        "self_attn.k_norm": ("attn_k_norm",),
+        "norm0": ("ln1",),
+        "norm1": ("ln2",),
+        "wqkv": ("attn_qkv",),
+        "wo": ("attn_out",),
+        "mlp.fc0": ("ffn_up",),
+        "mlp.fc1": ("ffn_down",),
     },
-    layer_whole=bounded(_SEEN),
-    encoder=_gemma4v,
-    outer=_gemma4_outer,
-    undone={
-        "vision_tower.patch_embedder.input_proj.weight": _flat_patches,
-        **undone_bounds(_SEEN),
-    },
+    encoder=_kimi,
+    pictures=_padded,
+    undone={"wqkv": _pairs_apart},
 )
