@@ -7,6 +7,7 @@ planner's actions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -73,6 +74,7 @@ class Reconciler:
         # is told who they are.
         self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
         self._polls: dict[str, asyncio.Task[None]] = {}
+        self._hurries: dict[str, asyncio.Event] = {}  # to poll a server at once
         self._calls: dict[str, set[asyncio.Task[None]]] = {}
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
@@ -212,7 +214,10 @@ class Reconciler:
         self.unloads += isinstance(action, UnloadAction) and error is None
         self._tell(action, verb, error)
         self._servers.finish(action, error, self._clock(), need, lasting=lasting)
-        self.wake()
+        if error is None and action.address in self._hurries:
+            self._hurries[action.address].set()  # its status shows the outcome, and wakes
+        else:
+            self.wake()
 
     def _tell(self, action: Action, verb: str, error: str | None) -> None:
         model_id, address = action.model_id, action.address
@@ -227,13 +232,17 @@ class Reconciler:
         self._events.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
+        hurry = self._hurries[address] = asyncio.Event()
         while True:
+            hurry.clear()
             before = self._servers.changes
             await self._ask(address)
             if self._servers.changes != before:
                 self.wake()
             # Jitter: after a start that restored all servers, polls would coincide.
-            await asyncio.sleep(self._timing.poll_s * self._jitter.uniform(0.8, 1.2))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.poll_s * self._jitter.uniform(0.8, 1.2)):
+                    await hurry.wait()
 
     async def _ask(self, address: str) -> None:
         asked_at_s = self._clock()
@@ -264,6 +273,7 @@ class Reconciler:
 
     def _forget(self, address: str) -> None:
         self._drop_calls(address)
+        self._hurries.pop(address, None)
         poll = self._polls.pop(address, None)
         if poll is not None:
             poll.cancel()

@@ -6,26 +6,25 @@ Adds to `Supervisor`: signals, readiness checks, and the caller's work once the 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sax.cli.commands.wait import until_ready
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
 from sax.cli.local.child import Child
-from sax.cli.local.supervisor import Supervisor
+from sax.cli.local.supervisor import Supervisor, listens
 from sax.cli.publication import Publication
 from sax.cli.stages import ProgressStage
-from sax.cli.terminal import async_client_at
 from sax.command import say
-from sax.errors import InvalidRequest, ModelExists, SaxError
+from sax.errors import InvalidRequest, ModelExists
 from sax.format import quoted
 
 if TYPE_CHECKING:
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
     from sax.client import AsyncClient
 
 _LOOK_S = 0.1
+_ANSWER_S = 2.0  # for a page of a server that listens
 
-Work = Callable[["AsyncClient", "Voice"], Awaitable[None]]
+Work = Callable[["Voice"], Awaitable[None]]
 
 
 class Voice:
@@ -123,22 +123,22 @@ async def _first_of(*tasks: asyncio.Task[object]) -> None:
 
 
 async def _work_then_idle(plan: CellPlan, supervisor: Supervisor, voice: Voice, work: Work) -> None:
-    async with async_client_at(plan.admin_address) as client:
-        async with voice.display() as display:
-            await _until_up(plan, supervisor, client, display)
-        await work(client, voice)
+    async with voice.display() as display:
+        await _until_up(plan, supervisor, display)
+    await work(voice)
     await asyncio.Event().wait()
 
 
-async def _until_up(
-    plan: CellPlan, supervisor: Supervisor, client: AsyncClient, display: Display
-) -> None:
-    # Only a gang's primary joins, once all its hosts have met.
+async def _until_up(plan: CellPlan, supervisor: Supervisor, display: Display) -> None:
+    """Look at pages of the servers: a client of theirs takes as long to import as a server does
+    to start."""
+    # Only a gang's primary joins, once all its hosts have met. The proxy server of islands listens
+    # when all of them are up.
     checks = {
-        ADMIN: partial(_admin_answers, plan, client),
-        **{child.name: partial(_listens, plan.pathways_port) for child in _pathways(plan)},
+        ADMIN: partial(_admin_leads, plan),
+        **{child.name: partial(listens, plan.pathways_port) for child in _pathways(plan)},
         **{
-            server.name: partial(_model_server_joined, plan, client, server.port)
+            server.name: partial(_model_server_joined, plan, server.port)
             for server in plan.model_servers
         },
         GATEWAY: partial(_gateway_answers, plan),
@@ -155,50 +155,60 @@ async def _until_up(
         await asyncio.sleep(_LOOK_S)
 
 
-async def _admin_answers(plan: CellPlan, client: AsyncClient) -> bool:
-    with suppress(SaxError):
-        await client.servers(plan.cell)
-        return True
-    return False
+async def _admin_leads(plan: CellPlan) -> bool:
+    return bool((await _status(plan)).get("leading"))
 
 
-async def _model_server_joined(plan: CellPlan, client: AsyncClient, port: int) -> bool:
-    with suppress(SaxError):
-        servers = await client.servers(plan.cell)
-        return any(server.info.address.endswith(f":{port}") for server in servers)
-    return False
+async def _model_server_joined(plan: CellPlan, port: int) -> bool:
+    servers = (await _status(plan, f"?servers=:{port}")).get("servers", ())
+    return any(server["address"].endswith(f":{port}") for server in servers)
+
+
+async def _status(plan: CellPlan, query: str = "") -> dict[str, Any]:
+    """Return what the admin server's status page says; {}: nothing yet."""
+    page = await _page(f"http://127.0.0.1:{plan.status_port}/status.json{query}")
+    return {} if page is None else json.loads(page)
 
 
 def _pathways(plan: CellPlan) -> tuple[Child, ...]:
     return plan.island_plan.children if plan.island_plan else ()
 
 
-async def _listens(port: int) -> bool:
-    """Return True once a port is listened on; the proxy server's is when all islands are up."""
-    with suppress(OSError):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-        return True
-    return False
-
-
 async def _gateway_answers(plan: CellPlan) -> bool:
-    return await asyncio.to_thread(_is_healthy, f"{plan.gateway_url}/healthz")
+    return await _page(f"{plan.gateway_url}/healthz") is not None
 
 
-def _is_healthy(url: str) -> bool:
-    """Ask with what Python has: httpx takes as long to import as a server's first steps."""
-    from urllib import request
+async def _page(url: str) -> bytes | None:
+    """Return a page of a server on this machine; None: it gives none, or not yet."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_ANSWER_S):
+            head, _, body = (await _reply(url)).partition(b"\r\n\r\n")
+        if head.startswith(b"HTTP/1.1 200 "):
+            return body
+    return None
 
-    # Its certificate may be for the name that others call it by.
-    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-    opener = request.build_opener(
-        request.ProxyHandler({}), request.HTTPSHandler(context=unverified)
-    )
-    with suppress(OSError, HTTPException), opener.open(url, timeout=2.0) as reply:
-        return reply.status == HTTPStatus.OK
-    return False
+
+async def _reply(url: str) -> bytes:
+    """Ask with what Python has imported already: `urllib.request` takes some 40 ms. Raises OSError
+    and TimeoutError."""
+    at = urlsplit(url)
+    tls = _unverified() if at.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(at.hostname, at.port, ssl=tls)
+    try:
+        path = f"{at.path}?{at.query}" if at.query else at.path
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def _unverified() -> ssl.SSLContext:
+    """A gateway's certificate may be for the name that others call it by."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 async def publish_and_wait(client: AsyncClient, wanted: Publication, voice: Voice) -> None:

@@ -297,7 +297,9 @@ class CellPlan:
             *self._tokens(),
             *self.gateway_flags,
         )
-        return Child(GATEWAY, "http_gateway", flags, self.logs / "http_gateway.log")
+        # It has nothing to ask before, and on two cores it would take one from the model server.
+        log, after = self.logs / "http_gateway.log", self.admin_port
+        return Child(GATEWAY, "http_gateway", flags, log, after=after)
 
     def _tokens(self) -> tuple[str, ...]:
         return (f"--tokens={self.tokens.absolute()}",) if self.tokens else ()

@@ -16,6 +16,7 @@ class Child:
     log: Path
     gang: str = ""  # "": not part of a gang
     environ: tuple[tuple[str, str], ...] = ()  # variables beside the supervisor's own
+    after: int = 0  # port of another child that listens before this one first starts; 0: at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from sax.cli.local.demo_model import FILE, VARIABLE, demo_model
 from sax.cli.local.run import model_name
 from sax.cli.local.up import cell_value, runs_a_cell
 from sax.cli.publication import Publication, parse_publication
+from sax.cli.terminal import async_client_at
 from sax.command import CommandResult, show_result, wants_json
 from sax.references import parse_reference
 from sax.types import GenerateRequest, Message, SamplingParams
@@ -54,25 +55,32 @@ def demo(
         raise typer.BadParameter(f"{checkpoint} does not exist")
     wanted = parse_publication([*names_of(checkpoint, plan.cell), checkpoint, "1"])
 
-    async def publish_and_ask(client: AsyncClient, voice: Voice) -> None:
-        await publish_and_wait(client, wanted, voice)
-        if not wants_json():
-            print(f"\n> {QUESTION}")
-        request = GenerateRequest(
-            model_id=wanted.model_id,
-            prompt=(Message("user", QUESTION),),
-            sampling=SamplingParams(temperature=0, max_tokens=64),
-        )
-        parts: list[str] = []
-        async for chunk in client.generate(request):
-            parts.append(chunk.text)
-            if not wants_json():
-                print(chunk.text, end="", flush=True)
-        asked = {"model": wanted.model_id, "question": QUESTION, "answer": "".join(parts)}
+    async def publish_and_ask(voice: Voice) -> None:
+        async with async_client_at(plan.admin_address) as client:
+            await publish_and_wait(client, wanted, voice)
+            answer = await _answer(client, wanted)
+        asked = {"model": wanted.model_id, "question": QUESTION, "answer": answer}
         value = {**cell_value(plan), **asked}
         show_result(CommandResult(value, f"\n\n{what_next(plan, wanted)}"))
 
     return publish_and_ask
+
+
+async def _answer(client: AsyncClient, wanted: Publication) -> str:
+    """Ask the question, and print the answer as it comes."""
+    if not wants_json():
+        print(f"\n> {QUESTION}")
+    request = GenerateRequest(
+        model_id=wanted.model_id,
+        prompt=(Message("user", QUESTION),),
+        sampling=SamplingParams(temperature=0, max_tokens=64),
+    )
+    parts: list[str] = []
+    async for chunk in client.generate(request):
+        parts.append(chunk.text)
+        if not wants_json():
+            print(chunk.text, end="", flush=True)
+    return "".join(parts)
 
 
 def names_of(checkpoint: str, cell: str) -> tuple[str, str]:

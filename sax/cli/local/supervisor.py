@@ -284,6 +284,8 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 _LOG_LINES = 8
+_BEHIND_S = 3.0  # that a child waits for another at most
+_LOOK_S = 0.02
 
 
 class Supervisor:
@@ -349,6 +351,7 @@ class Supervisor:
 
     async def _keep(self, gang: Gang) -> None:
         loop = asyncio.get_running_loop()
+        await _until_listens(gang.children[0].after)
         while not self._draining:
             began = loop.time()
             await gang.start()
@@ -367,6 +370,23 @@ class Supervisor:
             self._records[gang.name] = decision.record
             self._say(_obituary(gang, reason, decision.delay_s))
             await asyncio.sleep(decision.delay_s)
+
+
+async def _until_listens(port: int) -> None:
+    """Wait for another child, if a port is given; not for ever, since it may be slow or dead."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BEHIND_S):
+            while port and not await listens(port):  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+
+
+async def listens(port: int) -> bool:
+    """Return True if a process of this machine accepts connections at a port."""
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        return True
+    return False
 
 
 def _obituary(gang: Gang, reason: Exit, delay_s: float) -> str:

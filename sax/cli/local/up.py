@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,8 @@ from sax.cli.local.bring_up import Voice, Work, publish_and_wait, run_cell
 from sax.cli.local.cell_plan import CellPlan, default_compile_cache
 from sax.cli.local.gateway_options import starts_a_gateway
 from sax.cli.local.server_plan import PORT_STRIDE, ServerPlan
-from sax.cli.publication import check_here, parse_publication
+from sax.cli.publication import Publication, check_here, parse_publication
+from sax.cli.terminal import async_client_at
 from sax.command import CommandResult, Results, check_installed, say, show_result, tell
 from sax.config import (
     ADMIN_PORT,
@@ -227,15 +228,21 @@ def up(
     for publication in wanted:
         check_here(publication.checkpoint)
 
-    async def publish_all(client: AsyncClient, voice: Voice) -> None:
-        for publication in wanted:
-            try:
-                await publish_and_wait(client, publication, voice)
-            except LoadFailed as error:
-                tell(error)  # the cell keeps serving: `sax update` can fix the model
+    async def publish_all(voice: Voice) -> None:
+        if wanted:  # a client takes as long to import as a server does to start
+            async with async_client_at(plan.admin_address) as client:
+                await _publish_each(client, wanted, voice)
         show_result(CommandResult(cell_value(plan), announcement(plan)))
 
     return publish_all
+
+
+async def _publish_each(client: AsyncClient, wanted: Sequence[Publication], voice: Voice) -> None:
+    for publication in wanted:
+        try:
+            await publish_and_wait(client, publication, voice)
+        except LoadFailed as error:
+            tell(error)  # the cell keeps serving: `sax update` can fix the model
 
 
 def check_security(plan: CellPlan) -> None:

@@ -11,6 +11,7 @@ from admin_server.cell.modelets import GrpcModelets
 from sax.errors import InvalidRequest
 from sax.types import ModelSpec, Placement, ServableStatus, ServerInfo
 from tests.admin_server.conftest import FAST, eventually
+from tests.admin_server.virtual_admin import WiredModelet
 from tests.virtual_loop import now
 
 pytestmark = pytest.mark.virtual_time
@@ -34,6 +35,16 @@ async def test_a_model_is_loaded_on_the_server_that_joins_after_its_publish(admi
     modelet = await start_modelet()
     await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
     assert modelet.calls == [("load", M)]
+
+
+async def test_a_load_that_ends_is_known_at_once_however_seldom_servers_are_polled(config, wires):
+    seldom = replace(FAST, poll_s=3600.0, silence_s=36000.0)
+    async with wires.leading(config, seldom) as admin:
+        modelet = await WiredModelet(wires).start()
+        await modelet.join(admin.port)
+        await admin.cell.publish(spec())
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        await modelet.stop()
 
 
 async def test_an_unpublished_model_is_unloaded(admin, start_modelet):

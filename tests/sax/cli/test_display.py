@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from sax.cli.display import BarDisplay, PlainDisplay, StageColumn
+from sax.cli.bars import BarDisplay, StageColumn
+from sax.cli.display import PlainDisplay
 from sax.cli.stages import ProgressStage
 
 MIB = 1 << 20
@@ -21,7 +22,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, *stages: tuple[float, ProgressStage])
     progress = Progress(StageColumn(), console=console, auto_refresh=False)
     display = BarDisplay(progress)
     for at_s, stage in stages:
-        monkeypatch.setattr("sax.cli.display.time.monotonic", lambda at_s=at_s: at_s)
+        monkeypatch.setattr("sax.cli.bars.time.monotonic", lambda at_s=at_s: at_s)
         display.show([stage])
     console.print(progress.get_renderable())
     return screen.getvalue()

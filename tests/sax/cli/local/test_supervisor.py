@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,20 @@ async def test_children_drain_in_the_reverse_of_the_starting_order(modules: Path
     await until(lambda: all(pids(modules, name) for name in names))
     await supervisor.drain()
     assert (modules / "ended").read_text().split() == ["third", "second", "first"]
+
+
+async def test_a_child_starts_after_the_one_that_it_follows_listens(modules: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        port: int = other.getsockname()[1]
+        late = replace(child(modules, "late"), after=port)
+        supervisor = Supervisor((child(modules, "early"), late), lambda _: None, policy=QUICK)
+        supervisor.start()
+        await until(lambda: len(pids(modules, "early")) == 1)
+        assert supervisor.pid("late") is None
+        other.listen()
+        await until(lambda: len(pids(modules, "late")) == 1)
+    await supervisor.drain()
 
 
 async def test_a_child_that_never_answers_ends_the_cell_with_the_end_of_its_log(
