@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import mmap
 import threading
-from collections.abc import Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 ALIGNMENT = 64  # bytes
 _BLOCK = 64 * 2**20  # bytes; numpy asks for large pages from 4 MiB on
+_LARGE_PAGE = 2 * 2**20
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -42,6 +46,10 @@ def uses_host_memory(mesh: Any) -> bool:
     return here and first.platform == "cpu" and "proxy" not in first.client.runtime_type
 
 
+def _new_block(size: int) -> np.ndarray:
+    return aligned_empty((size,), np.uint8)
+
+
 class WeightMemory:
     """Memory for weights, cut from blocks. Thread-safe.
 
@@ -50,7 +58,9 @@ class WeightMemory:
     `sharing.freeing` gives back the pages of each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block: Callable[[int], np.ndarray] = _new_block) -> None:
+        """block: makes a block of so many bytes."""
+        self._block = block
         self._left = np.empty(0, np.uint8)
         self._guard = threading.Lock()
 
@@ -59,12 +69,52 @@ class WeightMemory:
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         if size > _BLOCK // 2:
-            return aligned_empty(shape, kind)
+            return self._block(size).view(kind).reshape(shape)
         with self._guard:
             if self._left.nbytes < size:
-                self._left = aligned_empty((_BLOCK,), np.uint8)
+                self._left = self._block(_BLOCK)
             taken, self._left = self._left[:size], self._left[-(-size // ALIGNMENT) * ALIGNMENT :]
         return taken.view(kind).reshape(shape)
+
+
+class SpareBlocks:
+    """Blocks that are used again once nothing lies in them any more. Thread-safe.
+
+    The system clears memory before it hands it out, which takes longer than all else that new
+    weights need. What is freed lazily (`sharing.freeing`) stays until the system runs short.
+    """
+
+    def __init__(self) -> None:
+        self._spare: defaultdict[int, list[mmap.mmap]] = defaultdict(list)  # by size
+        self._places: list[range] = []  # addresses of all blocks, in use or not
+
+    def block(self, size: int) -> np.ndarray:
+        """Return u8[size], aligned."""
+        if not hasattr(mmap, "MADV_HUGEPAGE"):  # nothing is freed lazily but on Linux
+            return _new_block(size)
+        whole = -(-size // _LARGE_PAGE) * _LARGE_PAGE
+        try:
+            held = self._spare[whole].pop()
+        except IndexError:
+            held = self._mapped(whole)
+        made = np.frombuffer(held, np.uint8)
+        # Without a lock: it is called wherever garbage is collected.
+        weakref.finalize(made, self._spare[whole].append, held).atexit = False
+        return made[:size]
+
+    def holds(self, address: int) -> bool:
+        return any(address in place for place in self._places)
+
+    def spare(self) -> list[np.ndarray]:
+        """Take all blocks in which nothing lies."""
+        return [self.block(size) for size, held in list(self._spare.items()) for _ in list(held)]
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        held.madvise(mmap.MADV_HUGEPAGE)
+        start = np.frombuffer(held, np.uint8).ctypes.data
+        self._places.append(range(start, start + size))
+        return held
 
 
 class BandMemory(threading.local):

@@ -26,6 +26,7 @@ from model_server.checkpoints.named_tensors import (
 from model_server.checkpoints.packed import FLOAT4
 from model_server.checkpoints.roots import local_place
 from model_server.engine.worker import Worker
+from model_server.kernels.aligned import SpareBlocks, WeightMemory
 from model_server.loading.checkpoint_opener import CheckpointOpener, named
 from model_server.loading.deployment import Deployment
 from model_server.loading.device_memory import room_now
@@ -33,6 +34,7 @@ from model_server.loading.weights import read_weights
 from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.weight import Declaration
 from model_server.sharing.background import give_way
+from model_server.sharing.freeing import free, give_back
 from sax.errors import CheckpointError, MemoryPlanError
 from sax.format import human_bytes as human
 from sax.types import Progress
@@ -57,6 +59,7 @@ class HostWeights:
         self._read: dict[str, dict[int, jax.Array]] = {}
         self._wanted: set[str] = set()  # keys of what is being read
         self._guard = threading.Lock()
+        self._blocks = SpareBlocks()
 
     def read(self, key: str, source: str, partial: bool) -> None:
         """Read all weights of a source, or those that it has, and keep them under the key.
@@ -93,6 +96,15 @@ class HostWeights:
         with self._guard:
             return self._read.pop(key)
 
+    def free(self, replaced: list[jax.Array]) -> None:
+        """Free weights; the memory of those that were read here stays for the next ones, until the
+        system needs it."""
+        free(replaced, self._blocks.holds)
+
+    def close(self) -> None:
+        """Give back what is kept for the next ones."""
+        give_back(self._blocks.spare())
+
     @contextmanager
     def _opened(self, source: str) -> Iterator[Checkpoint]:
         scheme, _, name = source.partition(":")
@@ -123,9 +135,10 @@ class HostWeights:
             wanted = _given(wanted, set(own.names()))
         declared = [each.declared for each in wanted]
         self._check_room(declared)
-        arrays = iter(read_weights(declared, own, _quiet, plan.layout, in_turn=True))
+        memory = WeightMemory(self._blocks.block)
+        made = read_weights(declared, own, _quiet, plan.layout, in_turn=True, memory=memory)
         places = [each.first + at for each in wanted for at in range(len(each.declared.leaves))]
-        return {place: as_bytes(array) for place, array in zip(places, arrays, strict=True)}
+        return {place: as_bytes(array) for place, array in zip(places, made, strict=True)}
 
     def _check_form(self, checkpoint: Checkpoint, wanted: Sequence[_ReplacedWeight]) -> None:
         """Raise CheckpointError for a weight kept in a form in which nothing is quantised here."""

@@ -107,10 +107,7 @@ def in_tiles(
     made = {leaf.part: empty(leaf.shape, leaf.dtype) for leaf in weight.leaves}
     for band in _bands(weight, starts):
         first, read = band.start, reader()
-        plain = {
-            leaf.part: read(leaf, (band, *(slice(0, size) for size in leaf.shape[1:])))
-            for leaf in weight.plain
-        }
+        plain = {leaf.part: read(leaf, (band, *whole(leaf.shape[1:]))) for leaf in weight.plain}
         tiles = slice(first * rows_of_each // ROWS, -(-band.stop * rows_of_each // ROWS))
         lay_out(weight.packing, plain, {part: array[tiles] for part, array in made.items()})
         del plain, read  # before the next band is read
@@ -191,23 +188,24 @@ def read_weights(
     layout: Layout | None = None,
     *,
     in_turn: bool = False,
+    memory: WeightMemory | None = None,
 ) -> list[jax.Array]:
     """Read every declared weight and place it on the devices of the layout.
 
     in_turn: all on this thread, which takes longer from a slow disk and less of the processors.
-    Raises CheckpointError naming a missing, misshapen or unknown tensor.
+    memory: for those on one CPU. Raises CheckpointError naming a tensor that does not fit.
     """
     if found := next(mismatches(declared, checkpoint), None):
         raise CheckpointError(found)
     checkpoint = with_whole_names(checkpoint, _names(declared))
     over = layout or own_device()
-    memory, bands = WeightMemory(), BandMemory()
+    memory, bands = memory or WeightMemory(), BandMemory()
 
     def on_host(weight: Declaration) -> list[np.ndarray]:
         if weight.is_tiled:
             reader = functools.partial(_reader, weight, checkpoint, bands.empty)
             return in_tiles(weight, reader, memory.empty, _starts(weight, checkpoint))
-        read = _reader(weight, checkpoint)
+        read = _reader(weight, checkpoint, memory.empty)
         return [aligned(read(leaf, whole(leaf.shape)), leaf.dtype) for leaf in weight.leaves]
 
     def on_devices(weight: Declaration) -> list[jax.Array]:
@@ -217,8 +215,8 @@ def read_weights(
         made = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(made)  # so that the host copy is freed
 
-    order = _file_order(declared, checkpoint)
-    ordered, phase = [declared[index] for index in order], "reading weights"
+    order, phase = _file_order(declared, checkpoint), "reading weights"
+    ordered = [declared[index] for index in order]
     together = None if in_turn else _few_and_small(declared, checkpoint)
     bits = min((leaf.bits for weight in declared for leaf in weight.leaves), default=8)
     if uses_host_memory(over.mesh) and bits >= 8:  # less is copied as it is packed

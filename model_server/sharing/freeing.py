@@ -13,31 +13,34 @@ import mmap
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jaxlib
+import numpy as np
 
 _PIECE = 4 << 20  # bytes, given back in some 3 ms; a multiple of large pages, which none divides
 _LEAST = 64 << 10  # bytes of neighbouring arrays
 _PAUSE_S = 0.02  # about a step of another model
-_DONTNEED = 4  # of madvise, on Linux
+_DONTNEED, _FREE = 4, 8  # of madvise, on Linux
 
 
-def free(arrays: list[jax.Array]) -> None:
+def free(arrays: list[jax.Array], lazily: Callable[[int], bool] | None = None) -> None:
     """Empty the list and free the memory, even of arrays that others still reference.
 
-    No program may be running on them, and nobody else may read their memory again.
+    No program may be running on them, and nobody else may read their memory again. lazily: tells by
+    its address whether memory stays until the system runs short, for who writes there until then.
     """
-    _give_back(array for array in arrays if not array.is_deleted())
+    _give_back((array for array in arrays if not array.is_deleted()), lazily)
     held = [weakref.ref(array) for array in arrays]
     arrays.clear()
     for each in held:
         if (array := each()) is not None and not array.is_deleted():
             array.delete()
+    gc.collect(0)  # jax lets go of numpy's memory, in which arrays lie, no earlier
 
 
 def drop(programs: dict[Any, Any]) -> None:
@@ -77,22 +80,31 @@ def give_back_code(maps: Path = Path("/proc/self/maps")) -> int:
     return given
 
 
-def _give_back(arrays: Iterable[jax.Array]) -> None:
+def _give_back(arrays: Iterable[jax.Array], lazily: Callable[[int], bool] | None) -> None:
     """Give the whole pages of arrays on CPU devices back to the system.
 
     Arrays that lie one behind the other, as weights do, are given back together.
     """
-    if (advise := _madvise()) is None:
-        return
     end = first = 0
     for start, stop in (*sorted({each for array in arrays for each in _places(array)}), (0, 0)):
         if start == end:
             end = stop
             continue
         if end - first >= _LEAST:
-            for piece in _pieces(first, end):
-                advise(*piece, _DONTNEED)
+            _advise(first, end, _FREE if lazily is not None and lazily(first) else _DONTNEED)
         first, end = start, stop
+
+
+def give_back(blocks: Iterable[np.ndarray]) -> None:
+    """Give the whole pages of blocks back to the system; what lies there is zero then."""
+    for block in blocks:
+        _advise(block.ctypes.data, block.ctypes.data + block.nbytes, _DONTNEED)
+
+
+def _advise(start: int, stop: int, advice: int) -> None:
+    if (advise := _madvise()) is not None:
+        for piece in _pieces(start, stop):
+            advise(*piece, advice)
 
 
 def _places(array: jax.Array) -> Iterator[tuple[int, int]]:

@@ -43,6 +43,14 @@ class WeightFiles(Protocol):
         """Return them by their place among the runner's leaves."""
         ...
 
+    def free(self, replaced: list[jax.Array]) -> None:
+        """Free weights, perhaps so that their memory is used for the next ones."""
+        ...
+
+    def close(self) -> None:
+        """Give back memory that is kept for the next ones."""
+        ...
+
 
 class NewWeights(RunnerPart[ModelRunner]):
     def __init__(self, files: WeightFiles, allocate: Callable[[], Sequence[Any]]) -> None:
@@ -79,8 +87,12 @@ class NewWeights(RunnerPart[ModelRunner]):
         jax.block_until_ready(self._runner.pages)
         if not self._runner.pages:
             self._runner.pages = tuple(self._allocate())
-        self._freed = Worker.once("free old weights", partial(_free, old))
+        self._freed = Worker.once("free old weights", partial(self._free, old))
         return DONE
+
+    def _free(self, replaced: list[jax.Array]) -> None:
+        give_way()
+        self._files.free(replaced)
 
     def _forget(self, op: ForgetWeights) -> Pending[None]:
         self._files.forget(op.key)
@@ -90,9 +102,8 @@ class NewWeights(RunnerPart[ModelRunner]):
         with self._runner.held:
             pages, self._runner.pages = jax.block_until_ready(self._runner.pages), ()
         free([*self._runner.leaves, *jax.tree.leaves(pages)])
+        self._files.close()
         return DONE
 
-
-def _free(arrays: list[jax.Array]) -> None:
-    give_way()
-    free(arrays)
+    def close(self, *, shared: bool) -> None:
+        self._files.close()

@@ -22,7 +22,7 @@ from model_server.checkpoints.named_tensors import GivenArrays, NamedTensors
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
-from model_server.kernels.aligned import BandMemory, WeightMemory
+from model_server.kernels.aligned import BandMemory, SpareBlocks, WeightMemory
 from model_server.kernels.cpu.tiles import plain_tiles
 from model_server.loading.random_weights import random_weights
 from model_server.loading.weights import PackedReader, read_weights
@@ -277,6 +277,29 @@ def test_arrays_cut_from_blocks_are_aligned_and_share_no_memory() -> None:
     assert memory.empty((4,), np.float32).dtype == np.float32
     first, second = made[0].base, made[1].base
     assert first is second, "small arrays lie in one block"
+
+
+def test_blocks_are_used_again_once_nothing_lies_in_them() -> None:
+    blocks, large = SpareBlocks(), (40, 2**20)
+    first = WeightMemory(blocks.block)
+    made = [first.empty(shape, np.uint8) for shape in ((5,), (7, 3), large)]
+    places = {array.ctypes.data & -(2**20) for array in made}
+    assert all(blocks.holds(array.ctypes.data) for array in made)
+    assert not blocks.holds(np.zeros(8).ctypes.data)
+    kept = made[1][2:]  # a part of one array holds the block of both small ones
+    kept.fill(9)
+    del first, made
+    second = WeightMemory(blocks.block)
+    again = [second.empty(shape, np.uint8) for shape in (large, (5,), large)]
+    for array in again:
+        array.fill(1)
+    reused = [array.ctypes.data & -(2**20) in places for array in again]
+    assert reused == [True, False, False]
+    assert kept.tolist() == [[9] * 3] * 5
+    assert blocks.spare() == []
+    del kept
+    (spare,) = blocks.spare()
+    assert spare.nbytes == 64 * 2**20
 
 
 def test_a_band_overwrites_the_last_one_of_its_thread_and_no_other_threads() -> None:

@@ -112,6 +112,12 @@ async def answer(servable: LmServable) -> list[int]:
     return await Asked(servable).answer()
 
 
+def large_pages(loaded: Loaded) -> set[int]:
+    """Where the weights lie."""
+    leaves: Any = loaded.runner
+    return {leaf.unsafe_buffer_pointer() >> 21 for leaf in leaves.leaves}
+
+
 async def of(loader: ModelLoader, folder: Path, **overrides: str) -> list[int]:
     """What a model that was loaded from a folder answers."""
     async with serving(loader, folder, "fresh", **overrides) as servable:
@@ -147,12 +153,17 @@ async def test_new_weights_answer_as_a_fresh_load_of_them_would_and_compile_noth
     servable = LmServable("/sax/test/m", loaded)
     old, new = await answer(servable), await of(loader, folders.new, **how)
     assert old != new
+    places: list[set[int]] = []
     for sent in range(3):
         changes = servable.weights
         assert await changes.update(change(str(folders.new))) == str(2 * sent + 1)
         assert await answer(servable) == new
+        places.append(large_pages(loaded))
         await changes.update(change(str(folders.old)))
         assert await answer(servable) == old
+        assert not places[-1] & large_pages(loaded)
+    if "int4" not in str(how):  # which jax copies
+        assert places[0] == places[1] == places[2], "memory is used again"
     await servable.weights.sleep()
     with pytest.raises(Unavailable, match="asleep"):
         await servable.weights.update(change(str(folders.new)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import weakref
 from pathlib import Path
@@ -10,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.kernels.aligned import WeightMemory
-from model_server.sharing.freeing import free, give_back_code, give_back_unused
+from model_server.kernels.aligned import SpareBlocks, WeightMemory
+from model_server.sharing.freeing import free, give_back, give_back_code, give_back_unused
 
 
 def test_arrays_are_gone_whether_or_not_somebody_holds_them() -> None:
@@ -50,6 +51,39 @@ def test_neighbours_in_one_block_are_given_back_together_and_one_between_them_is
     free(arrays)
     assert before - resident() > 61 * size
     assert set(np.asarray(kept).tolist()) == {40}
+
+
+def lazily_free() -> int:
+    """Bytes that the system takes once it runs short."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("LazyFree:"))
+
+
+def test_memory_that_is_freed_lazily_is_the_systems_until_it_is_used_again() -> None:
+    blocks, size = SpareBlocks(), 600 << 10
+
+    def laid(first: int) -> list[jax.Array]:
+        memory = WeightMemory(blocks.block)
+        made = [memory.empty((size + 64,), np.uint8) for _ in range(64)]
+        for number, each in enumerate(made, first):
+            each.fill(number)
+        return jax.block_until_ready([jax.device_put(each) for each in made])
+
+    arrays = laid(0)
+    free(arrays, blocks.holds)
+    assert lazily_free() > 61 * size
+    before = resident()
+    arrays = laid(64)
+    assert resident() - before < size, "memory was new from the system"
+    kept = arrays.pop(40)
+    free(arrays, blocks.holds)
+    assert set(np.asarray(kept).tolist()) == {104}
+    before = resident()
+    del kept
+    gc.collect(0)
+    give_back(blocks.spare())
+    assert before - resident() > 61 * size
+    assert lazily_free() < size
 
 
 def test_memory_that_was_freed_in_small_pieces_is_given_back() -> None:
