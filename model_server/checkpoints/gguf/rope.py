@@ -58,7 +58,7 @@ def read_partly_rotated(facts: Facts, config: Mapping[str, Any]) -> dict[str, An
     """Like `read_rotary_heads`, for a decoder of which part of each head rotates."""
     heads = read_partly_rotated_heads(facts, config)
     rotated = heads.pop("rotated")
-    part = {"partial_rotary_factor": rotated / heads["head_dim"]}
+    part = {"partial_rotary_factor": _share(rotated, heads["head_dim"])}
     return heads | part | read_rope(facts, rotated)
 
 
@@ -74,13 +74,19 @@ def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
     return {"rope_theta": theta, "rope_scaling": _read_scaling(facts, theta, rotated)}
 
 
-def rope_of_kind(given: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """Return the rope of a kind of layers, in which a share of each head rotates.
+def rope_of_kind(given: Mapping[str, Any], rotated: int, size: int) -> dict[str, Any]:
+    """Return the rope of a kind of layers, in which so many of a head's dimensions rotate.
 
     given: what `read_rope` returns.
     """
-    scaling = given["rope_scaling"] or {"rope_type": "default"}
+    scaling, share = given["rope_scaling"] or {"rope_type": "default"}, _share(rotated, size)
     return {**scaling, "rope_theta": given["rope_theta"], "partial_rotary_factor": share}
+
+
+def _share(rotated: int, size: int) -> float:
+    """Return the part of a size that, times the size and rounded down, is `rotated` again."""
+    share = rotated / size
+    return share if int(size * share) == rotated else math.nextafter(share, math.inf)
 
 
 def read_local_rope(facts: Facts, theta: float, size: int, rotated: int) -> dict[str, Any]:
@@ -90,7 +96,7 @@ def read_local_rope(facts: Facts, theta: float, size: int, rotated: int) -> dict
     """
     rotated = facts.whole("rope.dimension_count_swa", rotated)
     theta = facts.number("rope.freq_base_swa", theta)
-    return rope_of_kind({"rope_theta": theta, "rope_scaling": None}, rotated / size)
+    return rope_of_kind({"rope_theta": theta, "rope_scaling": None}, rotated, size)
 
 
 def _read_scaling(facts: Facts, theta: float, rotated: int) -> dict[str, Any] | None:

@@ -87,6 +87,13 @@ def only_sigmoid(facts: Facts) -> None:
         raise CheckpointError(f"its expert_gating_func is {kind!r}; supported is {_SIGMOID}")
 
 
+def only_shares(facts: Facts) -> None:
+    """Raise CheckpointError if they are not, or if their shares need not add up to 1."""
+    only_sigmoid(facts)
+    if not facts.flag("expert_weights_norm", True):
+        raise CheckpointError("its expert_weights_norm is false; supported is true")
+
+
 def read_decoder(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     return read_rotary_heads(facts, config) | biases(facts)
 

@@ -7,21 +7,15 @@ have. One of MiMo-V2-Flash holds the tokens before a query's own as its window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from model_server.checkpoints.gguf.architecture import (
-    Config,
-    GgufArchitecture,
-    JoinedPlace,
-    TensorPlace,
-    place,
-)
+from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, JoinedPlace, place
 from model_server.checkpoints.gguf.architectures.experts import (
     SILU,
     USED,
     is_dense,
     is_sparse,
+    only_shares,
     only_sigmoid,
     read_sparse,
 )
@@ -31,6 +25,7 @@ from model_server.checkpoints.gguf.architectures.llama import (
     PROJECTIONS,
     TENSORS,
     feed_forward,
+    plus_one,
 )
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import (
@@ -55,20 +50,13 @@ _PERIOD = 4  # of the layers, from the first on, that see everything
 _HEADS, _KV_HEADS = "attention.head_count", "attention.head_count_kv"
 
 
-def _only_shares(facts: Facts) -> None:
-    """Raise CheckpointError if experts are not chosen by sigmoids whose shares add up to 1."""
-    only_sigmoid(facts)
-    if not facts.flag("expert_weights_norm", True):
-        raise CheckpointError("its expert_weights_norm is false; supported is true")
-
-
 def _read(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    _only_shares(facts)
+    only_shares(facts)
     layers = config["num_hidden_layers"]
     counts = read_counts(facts, _HEADS, layers)
     heads = read_partly_rotated_heads(facts, {**config, "num_attention_heads": counts[0]})
     turning, size, window = heads.pop("rotated"), heads["head_dim"], read_window(facts)
-    full = rope_of_kind(read_rope(facts, turning), turning / size)
+    full = rope_of_kind(read_rope(facts, turning), turning, size)
     return {
         **heads,
         "attention_bias": facts.has("blk.0.attn_q.bias"),
@@ -136,7 +124,7 @@ LAGUNA = GgufArchitecture(
 
 
 def _read_step(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    _only_shares(facts)
+    only_shares(facts)
     layers, size = config["num_hidden_layers"], facts.whole("attention.key_length")
     if facts.whole("attention.value_length", size) != size:
         raise CheckpointError("its keys and values have heads of different sizes")
@@ -147,7 +135,7 @@ def _read_step(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
             "one that sees everything and one with a window"
         )
     # Half of a head rotates in layers that see everything, which files do not say.
-    full = rope_of_kind(read_rope(facts, size // 2), 0.5)
+    full = rope_of_kind(read_rope(facts, size // 2), size // 2, size)
     local = read_local_rope(facts, full["rope_theta"], size, size)
     return {
         "attention_bias": facts.has("blk.0.attn_q.bias"),
@@ -172,18 +160,13 @@ def _limits(facts: Facts, suffix: str, layers: int) -> list[float]:
     return [float(f"{limit:.7g}") for limit in found]  # the decimals that the writer meant
 
 
-def _more(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Return the places of norms that the converter added 1 to."""
-    return {stem: place(at.name, plus=1.0) for stem, at in places.items()}
-
-
 STEP35 = GgufArchitecture(
     name="step35",
     model_types={"step3p5": "Step3p5ForCausalLM"},
-    tensors={**TENSORS, **_more({"output_norm": TENSORS["output_norm"]})},
+    tensors={**TENSORS, **plus_one({"output_norm": TENSORS["output_norm"]})},
     layer_tensors={
         **PROJECTIONS,
-        **_more({**NORMS, **HEAD_NORMS}),
+        **plus_one({**NORMS, **HEAD_NORMS}),
         "attn_gate": place("self_attn.g_proj"),
         **feed_forward(needed=is_dense),
         "ffn_gate_inp": place("moe.gate", needed=is_sparse),
@@ -222,7 +205,7 @@ def _read_mimo(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     only_sigmoid(facts)
     layers, size = config["num_hidden_layers"], facts.whole("attention.key_length")
     slides, rotated = facts.listed(PATTERN, layers), read_rotated(facts, size)
-    full = rope_of_kind(read_rope(facts, rotated), rotated / size)
+    full = rope_of_kind(read_rope(facts, rotated), rotated, size)
     local = read_local_rope(facts, full["rope_theta"], size, rotated)
     scaled = facts.get("attention.value_scale") is not None
     return {

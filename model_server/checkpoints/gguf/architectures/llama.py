@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
@@ -55,6 +56,11 @@ def feed_forward(name: str = "mlp", suffix: str = "", **rest: Any) -> dict[str, 
     """Return the three matrices of a gated feed-forward below `name`; `rest`: of `TensorPlace`."""
     parts = ("gate", "up", "down")
     return {f"ffn_{part}{suffix}": place(f"{name}.{part}_proj", **rest) for part in parts}
+
+
+def plus_one(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
+    """Return the places of norms that the converter added 1 to."""
+    return {stem: replace(at, plus=1.0) for stem, at in places.items()}
 
 
 def _mixtral(config: Config, layer: int) -> bool:

@@ -9,18 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, TensorPlace, place
-from model_server.checkpoints.gguf.architectures.experts import SILU, USED, only_sigmoid
+from model_server.checkpoints.gguf.architectures.experts import (
+    SILU,
+    USED,
+    is_dense,
+    is_sparse,
+    only_shares,
+    only_sigmoid,
+)
 from model_server.checkpoints.gguf.architectures.llama import (
     HEAD_NORMS,
     NORMS,
     PROJECTIONS,
     TENSORS,
     feed_forward,
+    plus_one,
 )
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import DECODER, FULL, RMS_EPS, SIZES
 from model_server.checkpoints.gguf.rope import read_partly_rotated
-from sax.errors import CheckpointError
 
 
 def _read(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
@@ -69,17 +76,8 @@ def _chooses(config: Config, layer: int) -> bool:
     return config["layer_types"][layer] == _CHOOSING
 
 
-def _is_sparse(config: Config, layer: int) -> bool:
-    return config["mlp_layer_types"][layer] == "sparse"
-
-
-def _is_dense(config: Config, layer: int) -> bool:
-    return not _is_sparse(config, layer)
-
-
 def _read_m3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    if not facts.flag("expert_weights_norm", True):
-        raise CheckpointError("its expert_weights_norm is false; supported is true")
+    only_shares(facts)
     layers, dense = range(config["num_hidden_layers"]), facts.value(_DENSE)
     chooses = [facts.has(f"blk.{layer}.indexer.q_proj.weight") for layer in layers]
     return {
@@ -97,24 +95,20 @@ def _shared_width(facts: Facts, dense: int, config: dict[str, Any]) -> int:
     return facts.rows(f"blk.{dense}.ffn_up_shexp.weight")
 
 
-def _plus_one(places: dict[str, TensorPlace]) -> dict[str, TensorPlace]:
-    return {stem: place(at.name, plus=1.0, needed=at.needed) for stem, at in places.items()}
-
-
 _INDEXER = {of: place(f"self_attn.index_{of}", needed=_chooses) for of in ("q_norm", "k_norm")}
 MINIMAX_M3 = GgufArchitecture(
     name="minimax-m3",
     model_types={"minimax_m3_vl_text": "MiniMaxM3SparseForConditionalGeneration"},
-    tensors={**TENSORS, **_plus_one({"output_norm": TENSORS["output_norm"]})},
+    tensors={**TENSORS, **plus_one({"output_norm": TENSORS["output_norm"]})},
     layer_tensors={
         **PROJECTIONS,
-        **_plus_one({**NORMS, **HEAD_NORMS}),
-        **_plus_one({f"indexer.{of}": at for of, at in _INDEXER.items()}),
+        **plus_one({**NORMS, **HEAD_NORMS}),
+        **plus_one({f"indexer.{of}": at for of, at in _INDEXER.items()}),
         "indexer.q_proj": place("self_attn.index_q_proj", needed=_chooses),
         "indexer.k_proj": place("self_attn.index_k_proj", needed=_chooses),
-        **feed_forward(needed=_is_dense),
-        **_experts(needed=_is_sparse),
-        **feed_forward(f"{_BLOCK}.shared_experts", "_shexp", needed=_is_sparse),
+        **feed_forward(needed=is_dense),
+        **_experts(needed=is_sparse),
+        **feed_forward(f"{_BLOCK}.shared_experts", "_shexp", needed=is_sparse),
     },
     keys=(
         *SIZES,

@@ -379,6 +379,16 @@ def test_factors_for_other_heads_than_those_that_rotate_are_refused() -> None:
         config_of(header, case.architecture, "float32", {"rope_freqs.weight": factors})
 
 
+def test_as_many_dimensions_of_a_head_rotate_as_the_file_says() -> None:
+    """The share of 30 of 44, times 44, is less than 30."""
+    case, key = Case("mimo_v2_published"), "mimo2.rope.dimension_count"
+    for rotated, size in ((30, 44), (26, 46), (64, 192)):
+        sizes = {key: rotated, "mimo2.attention.key_length": size}
+        header = GgufHeader(metadata_of(case) | sizes, stored(case))
+        for rope in config_of(header, case.architecture, "float32")["rope_parameters"].values():
+            assert int(size * rope["partial_rotary_factor"]) == rotated
+
+
 def metadata_of(case: Case) -> dict[str, Any]:
     """Return a header's metadata, in which numbers and flags of a list are an array."""
     return {key: _as_read(value) for key, value in case.told["metadata"].items()}
