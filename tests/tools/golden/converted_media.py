@@ -48,6 +48,25 @@ _EXPERTS: dict[str, list[int] | None] = {
         for part, shape in _PROJECTIONS.items()
     },
 }
+
+
+def _without(name: str, pattern: str) -> dict[str, list[int] | None]:
+    """Return a case's tensors whose names match, as none."""
+    shapes = common.read_json(MEDIA / name / "tensors.json")
+    return dict.fromkeys(filter(re.compile(pattern).fullmatch, shapes), None)
+
+
+def _with_wide_heads(name: str) -> dict[str, list[int] | None]:
+    """Return the tower's tensors of MiniMax-M3 with heads of 80 numbers, in place of 20: the
+    converter takes no others."""
+    shapes = common.read_json(MEDIA / name / "tensors.json")
+    tower = re.compile(r"vision_tower\..*|multi_modal_projector\.linear_1\.weight")
+    return {
+        key: [160 if each == 40 else each for each in shapes[key]]
+        for key in filter(tower.fullmatch, shapes)
+    }
+
+
 _PIXELS = {"min_pixels": 56 * 56, "max_pixels": 16384 * 28 * 28}
 CASES: dict[str, Changes] = {
     "exaone4_5": Changes(),
@@ -108,6 +127,16 @@ CASES: dict[str, Changes] = {
     ),
     "llama4": Changes({"vision_config.rope_theta": 10000.0}),
     "llava_pixtral": Changes(),
+    "minimax_m3": Changes(
+        {"vision_config.hidden_size": 160},
+        told={
+            "model_type": None,
+            "text_config.n_shared_experts": 1,
+            "text_config.swiglu_alpha": 1.702,
+            "text_config.swiglu_limit": 7.0,
+        },
+        shapes=_with_wide_heads("minimax_m3"),
+    ),
     "mistral3": Changes(),
     "qwen2_audio": Changes(),
     "qwen2_vl": Changes(),
@@ -131,6 +160,15 @@ CASES: dict[str, Changes] = {
     ),
     "qwen3_vl": Changes(),
     "qwen3_5": Changes(),
+    "qwen4_exp": Changes(
+        {"text_config.ple_layer_ids": []},
+        shapes=_without("qwen4_exp", r".*\.ple\..*"),
+        # Without its type the published keys, which transformers replaces by its own
+        told={
+            "model_type": None,
+            "text_config.layer_types": [*["linear_attention"] * 2, "full_attention"],
+        },
+    ),
     "voxtral": Changes(),
 }
 IMAGE_BREAK, _LAYERS = 263, 32

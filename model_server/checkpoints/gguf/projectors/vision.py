@@ -205,7 +205,7 @@ def _qwen3(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
 def _deep(vision: Config, names: Collection[str]) -> Parts:
     stems = {
         f"visual.deepstack_merger_list.{index}.{name}": (f"v.deepstack.{layer}.{part}",)
-        for index, layer in enumerate(vision["deepstack_visual_indexes"])
+        for index, layer in enumerate(vision.get("deepstack_visual_indexes", ()))
         for name, part in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
     }
     return with_ends(stems)
@@ -228,6 +228,7 @@ _QWEN2_TENSORS = {
 }
 _IMAGE_PAD = "<|image_pad|>"
 _QWEN3_TEXTS = ("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_5_text", "qwen3_5_moe_text")
+_QWEN3_TEXTS += ("qwen4_exp_text",)
 
 QWEN2_VL = GgufProjector(
     texts={"qwen2_5_vl_text": "qwen2_vl_text"},
@@ -387,4 +388,53 @@ KIMI_K25 = GgufProjector(
     encoder=_kimi,
     pictures=_padded,
     undone={"wqkv": _pairs_apart},
+)
+
+# --- MiniMax-M3, whose patches are rotated by frame, row and column
+
+
+def _minimax(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    facts.get("vision.image_size")  # of no picture
+    kept = {key: value for key, value in sizes.items() if key != "image_size"}
+    return {
+        **kept,
+        "hidden_act": "gelu",
+        "spatial_merge_size": facts.whole("vision.spatial_merge_size", 2),
+        "temporal_patch_size": 2,
+    }
+
+
+def _firsts_together(numbers: np.ndarray, sizes: Config) -> np.ndarray:
+    """Undo that in a head both numbers of pairs by frames precede those by rows and by columns: in
+    a folder the first number of all pairs comes first. The rest of a head does not turn.
+    """
+    heads = sizes["num_attention_heads"]
+    size = len(numbers) // heads
+    pairs = size // 3 // 2  # of each of the three
+    turning = np.arange(6 * pairs).reshape(3, 2, pairs).swapaxes(0, 1).ravel()
+    order = np.concatenate([turning, np.arange(6 * pairs, size)])
+    return numbers[(np.arange(heads)[:, None] * size + order).ravel()]
+
+
+_PROJECTED = {"linear_1": "1", "linear_2": "2"}
+MINIMAX_M3 = GgufProjector(
+    texts={"minimax_m3_vl_text": "minimax_m3_vl_text"},
+    token="]<]image[>[",
+    tensors={
+        "vision_tower.pre_layrnorm": ("v.pre_ln",),
+        **{f"multi_modal_projector.{name}": (f"mm.{of}",) for name, of in _PROJECTED.items()},
+        **{f"patch_merge_mlp.{name}": (f"mm.merger.fc{of}",) for name, of in _PROJECTED.items()},
+    },
+    whole={"vision_tower.embeddings.patch_embedding.weight": FRAMES},
+    layers="vision_tower.encoder.layers",
+    layer_tensors={
+        "layer_norm1": ("ln1",),
+        "layer_norm2": ("ln2",),
+        **{f"self_attn.{part}_proj": (f"attn_{part}",) for part in ("q", "k", "v", "out")},
+        "mlp.fc1": ("ffn_up",),
+        "mlp.fc2": ("ffn_down",),
+    },
+    encoder=_minimax,
+    outer=lambda facts, encoder: {"projector_hidden_size": facts.rows("mm.1.weight")},
+    undone={f"self_attn.{part}_proj": _firsts_together for part in "qk"},
 )

@@ -87,11 +87,24 @@ def halved(numbers: np.ndarray, sizes: dict[str, Any]) -> np.ndarray:
     return numbers[np.concatenate([pairs.reshape(-1), order[2].reshape(-1)])]
 
 
+def by_axes(numbers: np.ndarray, sizes: dict[str, Any]) -> np.ndarray:
+    """Of each head of MiniMax-M3 both numbers of the pairs of frames, then of rows, of columns."""
+    if "temporal_patch_size" not in sizes:
+        return numbers  # of another model
+    order = np.arange(len(numbers)).reshape(sizes["num_attention_heads"], -1)
+    pairs = order.shape[1] // 6
+    turning, rest = np.split(order, [6 * pairs], axis=1)
+    axes = [turning[:, at * pairs :][:, :pairs] for at in (0, 3, 1, 4, 2, 5)]
+    return numbers[np.concatenate([*axes, rest], axis=1).ravel()]
+
+
 # What the converter does to the numbers of a folder, by the end of their name there.
 CHANGES: dict[str, Change] = {
     "attention.q_proj": turned,
     "attention.k_proj": turned,
     "wqkv": halved,
+    "self_attn.q_proj": by_axes,
+    "self_attn.k_proj": by_axes,
     "mm_soft_emb_norm": lambda numbers, sizes: numbers + np.float32(1),
     "patch_embedder.input_proj.weight": squares,
     **dict.fromkeys(
