@@ -86,7 +86,7 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndar
     writer = gguf.GGUFWriter(path, metadata["general.architecture"])
     for key, value in metadata.items():
         if key != "general.architecture":
-            _add(writer, key, value)
+            add(writer, key, value)
     for name, numbers in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(numbers))
     writer.write_header_to_file()
@@ -96,7 +96,7 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndar
     return path
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     if isinstance(value, list) and max(map(_size, value)) >= 2**31:
         writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
     elif isinstance(value, list):
