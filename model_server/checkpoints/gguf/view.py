@@ -307,21 +307,55 @@ class JoinedView:
         return deliver(found if front else found[0], out)
 
     def _expert(self, expert: int, rows: slice, columns: slice) -> np.ndarray:
-        wanted = np.arange(rows.start, rows.stop) if self.order is None else self.order[rows]
-        made = np.empty((len(wanted), columns.stop - columns.start), self.dtype)
-        start = 0
-        for part, height in zip(self.parts, self.heights, strict=True):
-            its = np.flatnonzero((wanted >= start) & (wanted < start + height))
-            if len(its):
-                made[its] = part.read(wanted[its] - start + expert * height, columns)
-            start += height
+        made = np.empty((rows.stop - rows.start, columns.stop - columns.start), self.dtype)
+        for part, its, places in self._taken(expert, rows):
+            made[places] = part.read(its, columns)
         return made
 
+    def _taken(self, expert: int, rows: slice) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray]]:
+        """Yield each part, those of its rows that are wanted, and their places among all."""
+        wanted = np.arange(rows.start, rows.stop) if self.order is None else self.order[rows]
+        start = 0
+        for part, height in zip(self.parts, self.heights, strict=True):
+            places = np.flatnonzero((wanted >= start) & (wanted < start + height))
+            yield part, wanted[places] - start + expert * height, places
+            start += height
+
     def packing(self) -> Packing | None:
-        return None
+        """None if the parts are stored in several forms, or their blocks run along columns here."""
+        kinds = [KINDS.get(part.tensor.kind) for part in self.parts]
+        forms = {kind and kind.packing for kind in kinds}
+        return forms.pop() if len(forms) == 1 and not self.transposed else None
 
     def read_packed(self, region: Region) -> PackedBlocks:
-        raise CheckpointError(f"tensor {self.parts[0].tensor.name} is read joined with others")
+        if self.packing() is None:
+            raise CheckpointError(f"{self.parts[0].tensor.name} is joined with others as numbers")
+        *front, rows, columns = region
+        if not front:
+            return self._packed(0, rows, columns)
+        experts = range(front[0].start, front[0].stop)
+        return _combined([self._packed(each, rows, columns) for each in experts], np.stack)
+
+    def _packed(self, expert: int, rows: slice, columns: slice) -> PackedBlocks:
+        taken = [
+            (part.read_packed(its, columns), places)
+            for part, its, places in self._taken(expert, rows)
+        ]
+        back = np.argsort(np.concatenate([places for _, places in taken]))
+        return _combined([blocks for blocks, _ in taken], lambda x: np.concatenate(x)[back])
+
+
+def _combined(
+    parts: Sequence[PackedBlocks], combine: Callable[[Sequence[np.ndarray]], np.ndarray]
+) -> PackedBlocks:
+    """Combine the arrays of blocks of one form."""
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return PackedBlocks(
+        combine([part.values for part in parts]),
+        combine([part.scales for part in parts]),
+        combine(offsets) if offsets else None,
+        float4=parts[0].float4,
+    )
 
 
 def joined_view(tensors: Sequence[GgufTensor], join: JoinedPlace, config: Config) -> JoinedView:

@@ -31,6 +31,7 @@ from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_config import NO_FILE
+from tests.model_server.checkpoints.gguf_case import small_tokenizer
 from tests.model_server.models.family_cases import module_of
 from tests.tools.golden import converted as golden
 from tests.tools.golden.converted import digest, tensors_of
@@ -86,7 +87,7 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndar
     writer = gguf.GGUFWriter(path, metadata["general.architecture"])
     for key, value in metadata.items():
         if key != "general.architecture":
-            _add(writer, key, value)
+            add(writer, key, value)
     for name, numbers in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(numbers))
     writer.write_header_to_file()
@@ -96,7 +97,7 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndar
     return path
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     if isinstance(value, list) and max(map(_size, value)) >= 2**31:
         writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
     elif isinstance(value, list):
@@ -321,11 +322,27 @@ def test_what_a_file_of_qwen4_says_otherwise_is_refused(key: str, value: Any, to
         config_of(GgufHeader(metadata, stored(case)), case.architecture, "float32")
 
 
-def test_the_token_between_the_ngrams_of_qwen4_may_be_another_than_ends_texts() -> None:
-    case = Case("qwen4_exp")
-    metadata = metadata_of(case) | {"tokenizer.ggml.eos_token_id": 2}
-    config = config_of(GgufHeader(metadata, stored(case)), case.architecture, "float32")
-    assert config["eos_token_id"] == [31, 2]
+def test_the_token_between_the_ngrams_of_qwen4_may_be_another_than_ends_texts(
+    tmp_path: Path,
+) -> None:
+    case, words = Case("qwen4_exp"), json.loads(small_tokenizer(97))["model"]
+    tokens = sorted(words["vocab"], key=words["vocab"].__getitem__)
+    tokenizer = {
+        "chat_template": "{{ eos_token }}",
+        "ggml.eos_token_id": 2,
+        "ggml.merges": [" ".join(pair) for pair in words["merges"]],
+        "ggml.model": "gpt2",
+        "ggml.pre": "qwen2",
+        "ggml.token_type": [3, 3, 3, *[1] * (len(tokens) - 3)],
+        "ggml.tokens": tokens,
+    }
+    metadata = case.told["metadata"] | {f"tokenizer.{key}": x for key, x in tokenizer.items()}
+    path = case.file(tmp_path / "x.gguf", converted(case, case.config), metadata)
+    with closing(open_checkpoint(str(path))) as checkpoint:
+        assert checkpoint.config["eos_token_id"] == [31, 2]
+        template = checkpoint.chat_template()
+        assert template is not None
+        assert template.render([]) == tokens[2]
 
 
 @each_case(

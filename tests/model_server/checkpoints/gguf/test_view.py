@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.gguf.header import read_header
 from model_server.checkpoints.gguf.kinds import KINDS
-from model_server.checkpoints.gguf.view import PLAIN, Matrix
+from model_server.checkpoints.gguf.view import PLAIN, JoinedView, Matrix
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -101,6 +101,35 @@ def test_packed_regions_are_what_the_whole_has_there(
         np.testing.assert_array_equal(found.dequantized(), whole[rows, columns])
         mixed = matrix.read_packed(np.array(order), columns)
         np.testing.assert_array_equal(mixed.dequantized(), whole[order][:, columns])
+
+
+@EXAMPLES
+@given(experts=parts(4), rows=parts(12), order=st.permutations(range(12)))
+@each_case("kind", KINDS)
+def test_packed_regions_of_joined_tensors_are_those_of_their_numbers(
+    every: Stored, kind: GGMLQuantizationType, experts: slice, rows: slice, order: list[int]
+) -> None:
+    matrix, _ = every[kind]  # as [4, 6, columns]
+    join = (matrix, matrix), (6, 6), (4, 12, COLUMNS), np.array(order), False
+    view, all_columns = JoinedView(*join), slice(0, COLUMNS)
+    assert view.packing() == KINDS[kind].packing
+    if experts.start < experts.stop and rows.start < rows.stop:
+        numbers = view.read_packed((slice(0, 4), slice(0, 12), all_columns)).dequantized()
+        found = view.read_packed((experts, rows, all_columns)).dequantized()
+        np.testing.assert_array_equal(found, numbers[experts, rows])
+    joined = matrix.read_packed(slice(6, 12), all_columns).dequantized()
+    second = view.read_packed((slice(1, 2), slice(0, 12), all_columns)).dequantized()[0]
+    np.testing.assert_array_equal(second, np.concatenate([joined, joined])[order])
+
+
+def test_tensors_of_several_kinds_are_joined_as_numbers(every: Stored) -> None:
+    kinds = GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K
+    (one, _), (other, _) = (every[kind] for kind in kinds)
+    for joined, transposed in (((one, other), False), ((one, one), True)):
+        view = JoinedView(joined, (ROWS, ROWS), (2 * ROWS, COLUMNS), None, transposed)
+        assert view.packing() is None
+        with pytest.raises(CheckpointError, match="is joined with others as numbers"):
+            view.read_packed((slice(0, 1), slice(0, COLUMNS)))
 
 
 def test_columns_that_cut_a_block_are_refused(tmp_path: Path) -> None:
