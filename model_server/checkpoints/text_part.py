@@ -41,6 +41,7 @@ _TEXT_TYPES = {
     "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "mistral_large4": "mistral_large4_text",
+    "paligemma": "gemma",
     "qwen2_audio": "qwen2",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_5_omni_thinker": "qwen2_5_omni_text",
@@ -139,7 +140,7 @@ _SPELLINGS: Mapping[str, Mapping[str, str]] = {
 # Families that put a text model of another family beside their tower.
 _PHI4 = "phi4_multimodal"  # its text model's keys lie beside those of its encoders
 _GRANITE_SPEECH = ("granite_speech", "granite_speech_plus")
-_AROUND_OTHERS = (*_GRANITE_SPEECH, "colpali", "llava", "qwen2_audio", "voxtral")
+_AROUND_OTHERS = (*_GRANITE_SPEECH, "colpali", "llava", "paligemma", "qwen2_audio", "voxtral")
 # Others leave an audio encoder out.
 _WITH_AUDIO = (
     *(*_GRANITE_SPEECH, "dots3_note", "gemma3n", "gemma4", "qwen2_audio"),

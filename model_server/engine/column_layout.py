@@ -77,9 +77,8 @@ class ColumnLayout:
 
     @property
     def looks_ahead(self) -> bool:
-        """True if tokens of an image also see those after them."""
-        media = self.limits.media
-        return media is not None and media.bidirectional and self.bucket.blocks > 0
+        """True if tokens of an image or of a prompt also see those after them."""
+        return self.limits.looks_ahead and self.bucket.blocks > 0
 
     @property
     def tokens(self) -> int:

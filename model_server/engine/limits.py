@@ -55,6 +55,9 @@ class EngineLimits(CoreLimits, frozen=True, kw_only=True):
 
     windows: WindowLimits = WindowLimits()
     media: MediaLimits | None = None  # of the encoders beside the model; None: text alone
+    # Tokens of the longest prompt, where each also sees those after it: one chunk holds them all;
+    # 0: each sees those before it alone
+    bidirectional_prompt: int = 0
     # Tokens of one sequence that a step may try; 0: none. Stored by the old name.
     draft_tokens: int = msgspec.field(default=0, name="guesses")
     adapters: int = 0  # places for adapters
@@ -62,6 +65,22 @@ class EngineLimits(CoreLimits, frozen=True, kw_only=True):
     # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
     # model has only one list.
     short_context: int | None = None
+
+    @property
+    def looks_ahead(self) -> bool:
+        """True if some tokens of prompts also see those after them."""
+        media = self.media
+        return self.bidirectional_prompt > 0 or (media is not None and media.bidirectional)
+
+    @property
+    def least_run(self) -> int:
+        """Tokens, at least, of each run of tokens that see each other, as kernels count runs.
+
+        A prompt is the only run of its sequence: no block has tokens of two.
+        """
+        if self.bidirectional_prompt:
+            return self.prefill_block
+        return 1 if self.media is None else self.media.least
 
     @property
     def draft_rows(self) -> int:
@@ -122,6 +141,11 @@ def check_limits(limits: EngineLimits) -> None:
         )
     if limits.media is not None:
         _check_media(limits, limits.media)
+    if _chunk(limits) < limits.bidirectional_prompt:
+        raise ValueError(
+            f"one chunk must hold a prompt of {limits.bidirectional_prompt} tokens; a step has "
+            f"room for {_chunk(limits)}"
+        )
     least = limits.decodes - 1 + limits.prefill_block
     if limits.token_budget < least:
         raise ValueError(
@@ -143,10 +167,14 @@ def _check_media(limits: EngineLimits, media: MediaLimits) -> None:
             raise ValueError(f"pieces must rise and make whole vectors of {each.per_row}: {each}")
     if media.rows < media.largest:
         raise ValueError(f"media have {media.rows} rows; the largest needs {media.largest}")
-    blocks = (limits.token_budget - limits.decodes) // limits.prefill_block
-    blocks = min(blocks, limits.max_prefill_blocks or blocks)
-    if blocks * limits.prefill_block < media.joined:
+    if _chunk(limits) < media.joined:
         raise ValueError(
             f"one chunk must hold an image of {media.joined} tokens; a step has room for "
-            f"{blocks} blocks of {limits.prefill_block}"
+            f"{_chunk(limits)}"
         )
+
+
+def _chunk(limits: EngineLimits) -> int:
+    """Return the tokens of the longest chunk, in whole blocks, beside all decodes."""
+    blocks = (limits.token_budget - limits.decodes) // limits.prefill_block
+    return min(blocks, limits.max_prefill_blocks or blocks) * limits.prefill_block

@@ -10,6 +10,7 @@ from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart, EngineParts
 from model_server.engine.parts.adapters import AdapterColumns
 from model_server.engine.parts.beams import BeamSearches
+from model_server.engine.parts.bidirectional_prompts import BidirectionalPrompts
 from model_server.engine.parts.draft_states import DraftStates
 from model_server.engine.parts.encodes import Encodes
 from model_server.engine.parts.grammar import Grammars
@@ -30,6 +31,7 @@ PARTS: tuple[type[EnginePart[Any]], ...] = (
     BeamSearches,
     LongPositions,
     Encodes,
+    BidirectionalPrompts,
     BoundedThinking,
     Grammars,
     AdapterColumns,

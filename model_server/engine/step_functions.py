@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from model_server.engine.column_layout import ROW_COLUMNS, SAMPLING_COLUMNS, WINDOW_PARTS
-from model_server.engine.media import MediaLimits
 from model_server.engine.sampling import PADDING, RowSampling, sample
 from model_server.engine.slot_state import RowEdits, SlotState, edit_logits, note_tokens
 from model_server.kernels.media_vectors import MediaVectors, vectors_of
@@ -115,14 +114,16 @@ def paged_batch(
     step: dict[str, jax.Array],
     kernel: Kernel,
     split: SequenceSharding | None,
-    media: MediaLimits | None = None,
+    least_run: int | None = None,
 ) -> PagedBatch:
+    """Return where the tokens of a step are cached. least_run: as of the batch; None: no token sees
+    those after it."""
     window_tables = (
         WindowTables(*(step[part] for part in WINDOW_PARTS)) if WINDOW_PARTS[0] in step else None
     )
     places: dict[str, Any] = {field: step[field] for field in _PLACES}
-    if (ahead := step.get("block_ahead")) is not None and media is not None:
-        places |= {"block_ahead": ahead, "least_run": media.least}
+    if (ahead := step.get("block_ahead")) is not None and least_run is not None:
+        places |= {"block_ahead": ahead, "least_run": least_run}
     return PagedBatch(**places, kernel=kernel, split=split, window_tables=window_tables)
 
 

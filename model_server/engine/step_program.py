@@ -307,7 +307,7 @@ class StepProgram:
             parts = unpack(layout.parts, vector)
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
-            batch = paged_batch(parts, self._kernel, self._split, self.limits.media)
+            batch = paged_batch(parts, self._kernel, self._split, self.limits.least_run)
             if self.limits.windows.recurrent:
                 batch = batch.with_states(self.limits.page_size, parts.get("draft_pages"))
             if self._native:

@@ -14,7 +14,7 @@ from model_server.config import AUTO, ModelServerConfig
 from model_server.disaggregation.handed_pages import transit_room
 from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.islands import is_proxied
-from model_server.loading.media.encoder_plan import check_chunk, media_limits
+from model_server.loading.media.encoder_plan import check_chunk, longest_prompt, media_limits
 from model_server.loading.memory_plan import FreeMemory, PageBytes
 from model_server.loading.placed_model import PREFILL_BLOCKS, PlacedModel
 from model_server.models.recipe import Recipe
@@ -67,13 +67,14 @@ class AskedLimits:
         placed, config = self.placed, self.config
         recipe, slots, block = placed.recipe, self.slots, placed.block(config.page_size)
         decodes, media = placed.decodes(slots), media_limits(recipe)
-        check_chunk(media, block * max(PREFILL_BLOCKS))
+        chunk = block * max(PREFILL_BLOCKS)
+        check_chunk(media, chunk)
         return EngineLimits(
             slots=slots,
             pages=0,
             page_size=config.page_size,
             max_context=context,
-            token_budget=decodes + block * max(PREFILL_BLOCKS),
+            token_budget=decodes + chunk,
             max_logit_rows=max(decodes, 2),
             prefill_block=block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
@@ -90,6 +91,7 @@ class AskedLimits:
             max_decodes=None if decodes == slots else decodes,
             steps_per_launch=self._steps_per_launch,
             media=media,
+            bidirectional_prompt=longest_prompt(recipe, media, chunk),
         )
 
     @property

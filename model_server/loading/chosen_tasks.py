@@ -23,7 +23,20 @@ def tasks_of(recipe: Recipe, checkpoint: Checkpoint | None) -> frozenset[str]:
     settings = read_sentence_settings(checkpoint.folder)
     own = bool(config.get("pooling")) or settings.embeds
     reranks = settings.score is not None
-    return recipe.tasks.of(config, embeds=own, generates=recipe.causal, reranks=reranks)
+    return _checked(
+        recipe, recipe.tasks.of(config, embeds=own, generates=recipe.causal, reranks=reranks)
+    )
+
+
+def _checked(recipe: Recipe, tasks: frozenset[str]) -> frozenset[str]:
+    """Raise InvalidRequest for tasks that read inputs as no prompt of this model is read."""
+    if recipe.bidirectional_prompt is not None and (others := tasks - {GENERATE}):
+        raise InvalidRequest(
+            f"TASKS has {min(others)}, and this model, whose tokens of a prompt all see each "
+            "other, only generates: publish it without TASKS",
+            param="overrides.TASKS",
+        )
+    return tasks
 
 
 def generates(recipe: Recipe, checkpoint: Checkpoint | None) -> bool:

@@ -139,10 +139,9 @@ class Deployment(PlacedModel):
     def allocate_pages(self) -> tuple[Pages, ...]:
         where, shapes = self.layout.pages, self.kernel.shapes
         pages, size = self.layer_pages, self.limits.page_size
-        media = self.limits.media
-        # Images whose tokens see each other are attended to by XLA, which reads what is masked.
-        by_xla = media is not None and media.bidirectional
-        blank = unwritten if isinstance(self.kernel, CpuAttention) and not by_xla else None
+        # Tokens that see those after them are attended to by XLA, which reads what is masked.
+        native = isinstance(self.kernel, CpuAttention) and not self.limits.looks_ahead
+        blank = unwritten if native else None
         return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 
     def with_pages(self, pages: int) -> Self:

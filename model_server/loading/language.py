@@ -343,6 +343,8 @@ def _read_text(
         made = _template_of(own, tokenizer) if theirs is None else theirs.replaced(own)
         return tokenizer, _tried(made)
     template = opener.read(path, checkpoint.chat_template)
+    if template is None and recipe.chat.usual is not None:
+        template = _template_of(recipe.chat.usual, tokenizer)
     return tokenizer, template and _tried(template)
 
 

@@ -178,12 +178,15 @@ class PlacedModel:
     def prefill_block(self) -> int:
         """Return the tokens of a block, at most; see `block`.
 
-        A step holds the largest image whose tokens see each other, if larger blocks on CPUs do.
+        A step holds the largest image or prompt whose tokens see each other, if larger blocks on
+        CPUs do. Blocks are larger still if an image would leave no room for the rest of its prompt.
         """
-        if self.layout.platform != "cpu":
-            return _PREFILL_BLOCK
-        media, block = media_limits(self.recipe), _CPU_PREFILL_BLOCK
-        while media and block < _PREFILL_BLOCK and block * max(PREFILL_BLOCKS) < media.joined:
+        media, prompt = media_limits(self.recipe), self.recipe.bidirectional_prompt
+        block = _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
+        joined = prompt or (media.joined if media else 0)
+        while block < _PREFILL_BLOCK and block * max(PREFILL_BLOCKS) < joined:
+            block *= 2
+        if prompt and media and block * max(PREFILL_BLOCKS) <= media.largest:
             block *= 2
         return block
 

@@ -85,6 +85,11 @@ class Saver:
                 raise UnsupportedParameter(
                     f"{spec.model_id} embeds texts; only language models are exported"
                 )
+            if recipe.bidirectional_prompt is not None:
+                raise UnsupportedParameter(
+                    f"{spec.model_id} is not exported: the tokens of its prompts see each other, "
+                    "those of its answers do not, and one program of logits cannot tell them apart"
+                )
             export_model(spec.model_id, recipe, checkpoint, place, methods)
 
     def _place(self, destination: str, param: str) -> Path:

@@ -157,6 +157,7 @@ assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 ROOT = Path(__file__).parents[2]
 _GOLDEN = ROOT / "tests" / "golden" / "families"
 _SEEN = ROOT / "tests" / "golden" / "seen"
+_MEDIA = ROOT / "tests" / "golden" / "media"
 PLANNED = ROOT / "model_server" / "plan" / "configs"
 _SAXML = "saxml.server.pax.lm.params."
 _SIZES = {
@@ -237,13 +238,15 @@ def serving_table(
 def golden_cases() -> dict[str, list[str]]:
     """Folders of tests/golden/families by model_type, or by the path of a Saxml class.
 
-    Those of towers of texts and images are folders of tests/golden/seen.
+    Those of towers of texts and images are folders of tests/golden/seen; of families that no case
+    without images is of, those of tests/golden/media.
     """
     found: dict[str, list[str]] = {}
     for folder in sorted(_GOLDEN.iterdir()):
         found.setdefault(_key_of(folder), []).append(folder.name)
-    own = {name for family in families() for name in family.model_types} - found.keys()
-    for folder in sorted(_SEEN.iterdir()):
+    of = [{*family.model_types} for family in families()]
+    own = set[str]().union(*(names for names in of if not names & found.keys()))
+    for folder in (*sorted(_SEEN.iterdir()), *sorted(_MEDIA.iterdir())):
         if (key := _key_of(folder)) in own:
             found.setdefault(key, []).append(folder.name)
     return found

@@ -154,6 +154,7 @@ class ChatSettings:
     template: str | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    usual: str | None = None  # template of a checkpoint that has none; None: it takes no chats
 
 
 def parse_chat(values: Mapping[str, Any]) -> ChatSettings:

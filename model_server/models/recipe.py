@@ -121,6 +121,7 @@ class Recipe:
     windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
     causal: bool = True  # False: its tokens also see those after them, so it only embeds
+    bidirectional_prompt: int | None = None  # tokens of the longest, which all see each other
     chat: ChatSettings = ChatSettings()
     media: tuple[MediaRecipe, ...] = ()  # of the encoders of images and sounds among its tokens
     media_rows: int | None = None  # vectors of them in memory at once; the registry sets it

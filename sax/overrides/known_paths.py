@@ -36,10 +36,10 @@ _FAMILIES = _words(
     granite_swa granitemoe granitemoe_swa granitemoehybrid helium hunyuan hunyuan_moe hy_v3
     hy_v4 hyperclovax kimi_linear laguna lfm2 lfm2_moe llama llama4 llava mamba2 mellum mimo_v2
     minimax minimax_m2 minimax_m3 ministral3 mistral mistral4 mistral_large4 mixtral nemotron_h
-    olmo2 olmo3 olmo_hybrid olmoe phi phi3 phi4_multimodal phimoe qwen2 qwen2_5_omni qwen2_5_vl
-    qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next qwen3_omni_moe
-    qwen3_vl qwen3_vl_moe qwen4_exp sarvam_mla sarvam_moe seed_oss smollm3 solar_open starcoder2
-    step3p5 transformers voxtral youtu
+    olmo2 olmo3 olmo_hybrid olmoe paligemma phi phi3 phi4_multimodal phimoe qwen2 qwen2_5_omni
+    qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next
+    qwen3_omni_moe qwen3_vl qwen3_vl_moe qwen4_exp sarvam_mla sarvam_moe seed_oss smollm3
+    solar_open starcoder2 step3p5 transformers voxtral youtu
     """
 )
 _SAXML_CLASSES = {  # by module

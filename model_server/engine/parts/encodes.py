@@ -250,10 +250,14 @@ class Encodes(EnginePart[_Pinned]):
         return whole_length(sequence.request, sequence.launched, self._media)
 
     def _reach(self, sequence: Sequence) -> int:
-        """Return the first position that may not be computed yet: its image is not encoded."""
+        """Return the first position that may not be computed yet: its image is not encoded.
+
+        Of a prompt whose tokens all see each other none may.
+        """
+        whole = self.limits.bidirectional_prompt > 0
         for span in self._needed(sequence):
             if not self._is_pinned(sequence, span):
-                return max(span.start, sequence.launched)
+                return max(0 if whole else span.start, sequence.launched)
         return len(sequence.tokens)
 
     def _tokens(self, sequence: Sequence, start: int, end: int) -> tuple[int, ...]:

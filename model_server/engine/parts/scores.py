@@ -54,8 +54,8 @@ class ScoredPrompts(EnginePart[_ScoreProgress]):
         scorable = before + logit_rows
         if length > scorable:
             whole = scorable - scorable % block
-            if sequence.request.media and whole <= before:
-                return scorable  # what comes before may be an image that no chunk may cut
+            if whole <= before and (sequence.request.media or self.limits.bidirectional_prompt):
+                return scorable  # what comes before may be something that no chunk may cut
             return max(whole, min(scorable, block))
         return length
 

@@ -69,6 +69,24 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
         )
 
 
+def longest_prompt(recipe: Recipe, limits: MediaLimits | None, most: int) -> int:
+    """Return the tokens of the longest prompt whose tokens all see each other; 0: they do not.
+
+    most: prompt tokens of a step. Raises InvalidRequest if an image leaves no room for a text.
+    """
+    if recipe.bidirectional_prompt is None:
+        return 0
+    longest = min(recipe.bidirectional_prompt, most)
+    if limits is not None and limits.largest >= longest:
+        raise InvalidRequest(
+            f"an image of this model has {limits.largest} tokens, all tokens of a prompt see each "
+            f"other and so are computed in one step, and a prompt here has at most {longest}: "
+            "publish with IMAGES=false, for text only, or take a checkpoint with smaller images",
+            param="overrides.IMAGES",
+        )
+    return longest
+
+
 def encoder_workspace(limits: MediaLimits, encoder: Blueprint) -> int:
     """Return the bytes of the buffer and of the largest batch's temporaries, on every device.
 

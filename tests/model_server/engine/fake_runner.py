@@ -17,7 +17,9 @@ A token's log-probability is -((hash + token) mod 97) / 97; the likeliest tokens
 token, token + 1, token + 2 ... Where only some tokens are allowed, as in a beam search, the
 likeliest of them is chosen, and the likeliest of all are reported. Writing through a page that was
 not granted is an assertion. The vector of an image's row is one number, the first of its piece, and
-stands for that token; reading a row that nothing was encoded into is an error. The device is not
+stands for that token; reading a row that nothing was encoded into is an error. Where the tokens of
+a prompt see each other, each of them but the last is kept as the sum of itself and the hash of
+those after it, and counts as that. The device is not
 asynchronous: a step is computed in `launch`, in order, as a device would.
 """
 
@@ -68,6 +70,15 @@ def hash_of(tokens: Seq[int]) -> int:
 
 def next_hash(value: int, token: int) -> int:
     return (31 * value + token + 1) % VOCAB
+
+
+def seeing_ahead(tokens: Seq[int], runs: Seq[tuple[int, int]]) -> tuple[int, ...]:
+    """What tokens count as, of which those of each run see each other."""
+    kept = list(tokens)
+    for first, end in runs:
+        for place in range(first, end - 1):
+            kept[place] = (tokens[place] + hash_of(tokens[place + 1 : end])) % VOCAB
+    return tuple(kept)
 
 
 def next_token(tokens: Seq[int], sampling: Sampling = GREEDY, window: int | None = None) -> int:
@@ -307,6 +318,8 @@ class FakeRunner:
     def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
         tokens = tuple(token if token >= 0 else self._media[-1 - token] for token in row.tokens)
         tokens = tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
+        if self.limits.bidirectional_prompt and row.media is not None:
+            tokens = seeing_ahead(tokens, row.media.together)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row, row.start + len(tokens))

@@ -83,6 +83,8 @@ def test_all_types_and_families_are_tried() -> None:
     others |= {"qwen4_exp", "qwen4_exp_text"}
     # Models that make vectors of images, whose golden cases are of their own kind.
     others |= {"clip", "colpali", "siglip", "siglip2"}
+    # Its tokens of a prompt see each other, which its golden cases with images hold.
+    others |= {"paligemma"}
     # Groups of experts, which are not computed.
     others |= {"mistral4", "mistral_large4", "mistral_large4_text"}
     assert own - {model_type for model_type, _ in taken()} <= others

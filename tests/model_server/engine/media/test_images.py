@@ -336,12 +336,22 @@ def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
     assert [got[id] for id in ids] == [answer(each) for each in asked]
 
 
-def test_streams_of_forced_tokens_leave_an_image_the_blocks_that_it_needs_at_once():
-    sizes = limits(ITSELF, slots=4, max_logit_rows=12, max_prefill_blocks=2)
+@pytest.mark.parametrize(
+    ("whole", "asked"),
+    [
+        ({"media": ITSELF}, request((1,), [50] * 8, max_tokens=1)),
+        ({"bidirectional_prompt": 8}, request((1,), [50] * 7, max_tokens=1)),
+    ],
+)
+def test_streams_of_forced_tokens_leave_one_chunk_the_blocks_that_it_needs_at_once(
+    whole: dict[str, Any], asked: EngineRequest
+) -> None:
+    """An image's, or that of a prompt, whose tokens see each other."""
+    sizes = limits(**whole, slots=4, max_logit_rows=12, max_prefill_blocks=2)
     runner, scheduler = FakeRunner(sizes), Scheduler(sizes)
     # With runs of one length, in steps of one parity each, so that one is in every step.
     runs = [forced.asked(3, forced.Forcing(40, every=1, run=40), max_tokens=40)] * 2
-    coming = [runs[0], runs[1], request((1,), [50] * 8, max_tokens=1)]
+    coming = [runs[0], runs[1], asked]
     ended: list[int] = []
     in_flight: list[tuple[Step, Pending[list[StepResult]]]] = []
     for turn in count():

@@ -15,6 +15,7 @@ from model_server.engine.step_program import everywhere
 from model_server.loading.media.encoder_plan import (
     check_chunk,
     encoder_workspace,
+    longest_prompt,
     media_limits,
     share_of_media,
     told_media,
@@ -161,6 +162,29 @@ def test_blocks_on_cpus_hold_the_largest_image_whose_tokens_see_each_other() -> 
         found[tokens] = place_model(recipe, None, own_device()).prefill_block
     assert found == {70: 32, 280: 64, 560: 128, 1120: 128}
     assert place_model(recipe_of("float32"), None, own_device()).prefill_block == 32
+
+
+def test_steps_hold_prompts_whose_tokens_see_each_other_if_images_leave_them_room() -> None:
+    config = text_config(media_config_of("paligemma"))
+    found = dict[tuple[int, str], tuple[int, int]]()
+    for side, images in ((16, "null"), (32, "null"), (32, "false"), (64, "false"), (64, "null")):
+        sizes = {"image_size": 14 * side, "patch_size": 14}
+        changed = config | {"vision_config": config["vision_config"] | sizes}
+        recipe = make_recipe("auto", changed, {"IMAGES": images})
+        assert isinstance(recipe, Recipe)
+        block = place_model(recipe, None, own_device()).prefill_block
+        if (side, images) == (64, "null"):
+            with pytest.raises(InvalidRequest, match="4096 tokens.*most 2048: publish with IMAGES"):
+                longest_prompt(recipe, media_limits(recipe), 8 * block)
+            continue
+        found[side, images] = block, longest_prompt(recipe, media_limits(recipe), 8 * block)
+    small, large = (128, 1024), (256, 2048)
+    assert found == {
+        (16, "null"): small,
+        (32, "null"): large,
+        (32, "false"): small,
+        (64, "false"): small,
+    }
 
 
 def test_the_log_describes_the_encoder() -> None:

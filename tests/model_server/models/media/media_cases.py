@@ -71,6 +71,15 @@ def golden_media_of(name: str) -> dict[str, np.ndarray]:
     return dict(np.load(MEDIA / name / "golden.npz"))
 
 
+def prompt_of(name: str) -> tuple[np.ndarray, int]:
+    """A case's prompt with the answer behind it, if there is one, i64[S], and how many of its first
+    tokens see each other; 0: none do but those of images."""
+    golden = golden_media_of(name)
+    if "answer" not in golden:
+        return golden["prompt"], 0
+    return np.concatenate([golden["prompt"], golden["answer"]]), len(golden["prompt"])
+
+
 _KINDS = {"image": "image", "sound": "audio", "video": "video"}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.model_server.models.media.media_cases import golden_media_of, load_media, parts_of
+from tests.model_server.models.media.media_cases import load_media, parts_of, prompt_of
 from tests.model_server.models.media.media_runs import logits_with_images, seen
 from tests.model_server.models.on_meshes import largest_share
 
@@ -30,8 +30,8 @@ def main() -> None:
             decoder, encoder, whole = load_media(name, (replica, data, inner))
             images = parts_of(whole.media, name)
             rows = seen(encoder, whole.media, images)
-            prompt = golden_media_of(name)["prompt"]
-            results[run] = logits_with_images(decoder, whole.media, prompt, rows, images)
+            prompt, asked = prompt_of(name)
+            results[run] = logits_with_images(decoder, whole.media, prompt, rows, images, asked)
             results[f"{run} rows"] = rows
             results[f"{run} share"] = np.asarray(largest_share(encoder))
         except Exception:

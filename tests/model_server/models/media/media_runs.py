@@ -121,9 +121,10 @@ def logits_with_images(
     prompt: np.ndarray,
     rows: Any,
     images: Sequence[PreparedImage],
+    asked: int = 0,
 ) -> Any:
-    """f32[S, V] of the reference path: the whole prompt at once."""
-    return WholePrompts(decoder, media, rows, images, len(prompt)).logits(prompt)
+    """f32[S, V] of the reference path: the whole prompt at once. asked: as of `WholePrompts`."""
+    return WholePrompts(decoder, media, rows, images, len(prompt), asked).logits(prompt)
 
 
 def _order(images: Sequence[PreparedImage]) -> np.ndarray:
@@ -146,9 +147,12 @@ class WholePrompts:
         rows: Any,
         images: Sequence[PreparedImage],
         most: int,
+        asked: int = 0,
     ) -> None:
-        """rows: the vectors of all images. most: tokens of the longest prompt."""
+        """rows: the vectors of all images. most: tokens of the longest prompt. asked: the first
+        ones, which see each other; 0: none do but those of images."""
         self._decoder, self._media, self._images, self._most = decoder, media, images, most
+        self._asked = asked
         self._rows = jnp.asarray(rows)[jnp.asarray(_order(images), jnp.int32)]
         self._run = jax.jit(self._logits)
 
@@ -158,6 +162,7 @@ class WholePrompts:
         tokens, ahead = tokens_of(prompt, here), ahead_of(self._media, prompt, here)
         at = positions_in(self._media, prompt, self._images)
         ahead = np.zeros(len(prompt), np.int32) if ahead is None else ahead
+        ahead = np.maximum(ahead, self._asked - 1 - np.arange(len(prompt), dtype=np.int32))
         at = np.zeros((3, len(prompt)), np.int32) if at is None else at
         given = (self._padded(each) for each in (tokens, ahead, at))
         found = self._run(self._decoder, next(given), self._rows, *given)
@@ -171,10 +176,11 @@ class WholePrompts:
         self, decoder: Any, tokens: jax.Array, rows: jax.Array, ahead: jax.Array, at: jax.Array
     ) -> jax.Array:
         recipes = self._media
+        looks = self._asked or any(each.bidirectional for each in recipes)
         media = WholeMedia(
             buffer=rows,
             levels=max(recipe.levels for recipe in recipes),
-            ahead=ahead[None] if any(each.bidirectional for each in recipes) else None,
+            ahead=ahead[None] if looks else None,
             positions=at[:, None] if any(each.triples for each in recipes) else None,
         )
         lengths = jnp.asarray([self._most], jnp.int32)

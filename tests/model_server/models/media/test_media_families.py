@@ -13,6 +13,7 @@ from tests.model_server.models.media.media_cases import (
     load_media,
     media_case_names,
     parts_of,
+    prompt_of,
 )
 from tests.model_server.models.media.media_runs import logits_with_images, places_in, seen
 from tests.model_server.models.test_families import assert_close
@@ -44,7 +45,9 @@ def test_vectors_and_logits_with_images_equal_the_reference_implementations(name
     rows = seen(encoder, media, images)
     wanted = np.concatenate([golden[f"rows_{n}"] for n in range(len(images_of(name)))])
     assert_close(rows, wanted)
-    found = logits_with_images(decoder, media, golden["prompt"], rows, images)
+    prompt, asked = prompt_of(name)
+    assert bool(asked) == (whole.bidirectional_prompt is not None)
+    found = logits_with_images(decoder, media, prompt, rows, images, asked)
     assert_close(found, golden["logits"])
 
 

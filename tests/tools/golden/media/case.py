@@ -46,6 +46,9 @@ class Reader:
     kinds: tuple[str, int] | None = None  # argument that marks the places of this token
     kind: int = 1  # how it marks them
     masked: bool = False  # the model finds positions only beside an attention mask
+    # Tokens that the model answers, behind a prompt whose own ones see each other, and the argument
+    # that marks them
+    answers: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Gemma 3 with images, and Gemma 4 with images, videos and sounds."""
+"""Gemma 3 and PaliGemma with images, and Gemma 4 with images, videos and sounds."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def see(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
 
 
 GEMMA3 = Reader(see, first=(2,), growth=4, kinds=("token_type_ids", SOFT))
+
+IMAGE = 262  # of PaliGemma, behind the tokens of `tiny_folder`
+
+
+def look(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    given = {key: value for key, value in case.preprocessor.items() if key != "image_seq_length"}
+    process = SiglipImageProcessorPil.from_dict(given)
+    pixels = process(list(images), return_tensors="pt")["pixel_values"]
+    rows = [IMAGE] * case.preprocessor["image_seq_length"]
+    return Seen([rows] * len(images), {"pixel_values": pixels}, [each.numpy() for each in pixels])
+
+
+PALIGEMMA = Reader(look, answers=("token_type_ids", 12))
 
 # Behind the tokens of `tiny_folder`: the beginning of an image, its tokens and its end; a video's.
 IMAGES_4, VIDEO_4 = (266, 268, 267), 269
@@ -127,6 +142,16 @@ CASES = [
     MediaCase("gemma3_odd", GEMMA3, images=((35, 35), (20, 50)), published=later),
     # One vector an image.
     MediaCase("gemma3_one", GEMMA3, images=((64, 64), (7, 9), (21, 40)), published=published_tower),
+    # Over Gemma, as the first are published. Images grow: all releases of Pillow do it alike.
+    MediaCase(
+        "paligemma",
+        PALIGEMMA,
+        images=((20, 20), (13, 9)),
+        published=later,
+        without={"GELU": {"vision_config.hidden_act": "relu"}},
+    ),
+    # Over Gemma 2, whose window the answer outgrows.
+    MediaCase("paligemma_gemma2", PALIGEMMA, images=((11, 16),), published=published_tower),
     # As the smaller ones, in one prompt with a sound; one image is a row of squares. Of the video's
     # frames two are taken.
     MediaCase(
