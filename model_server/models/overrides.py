@@ -8,6 +8,7 @@ classes take all that Saxml's do, as `sax.overrides` declares it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -179,3 +180,54 @@ def _one_of(key: str, values: Mapping[str, Any], known: type[StrEnum]) -> str | 
     raise InvalidRequest(
         f"{key} is {value!r}: give one of {', '.join(known)}, or null", param=f"overrides.{key}"
     )
+
+
+_CHOICES: Mapping[str, tuple[str | None, ...]] = {
+    "DTYPE": ("bfloat16", "float32"),
+    "QUERY_FORMAT": ("chat", "raw", None),
+    "KV_CACHE_DTYPE": ("float32", "bfloat16", "int8", "float8_e4m3fn", None),
+    "ACTIVATIONS": ("int8", None),
+}
+
+
+def check_choices(values: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for a value that is none of an override's few."""
+    for key, allowed in _CHOICES.items():
+        if values[key] not in allowed:
+            *others, last = map(json.dumps, allowed)
+            raise InvalidRequest(
+                f"{key} must be {', '.join(others)} or {last}, not {values[key]!r}",
+                param=f"overrides.{key}",
+            )
+
+
+# Null stands for the model's own, or the server's flag.
+_POSITIVE_OR_NULL = ("MAX_CONTEXT", "KV_CACHE_BYTES", "NUM_CACHE_SLOTS", "MAX_DECODE_STEPS")
+_POSITIVE = ("NUM_SAMPLES", "NUM_STAGES")
+
+
+def check_positive(values: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for a number of something that is none."""
+    for key in (*_POSITIVE_OR_NULL, *_POSITIVE):
+        value = values.get(key)
+        if value is None and key in _POSITIVE_OR_NULL:
+            continue
+        if type(value) is not int or value < 1:
+            raise InvalidRequest(
+                f"{key} is {value!r}; it must be at least 1", param=f"overrides.{key}"
+            )
+
+
+def check_sampling(values: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for defaults of sampling that no request could have."""
+    allowed = {
+        "TEMPERATURE": (lambda value: 0 <= value < math.inf, "0 (greedy) or more"),
+        "TOP_K": (lambda value: value >= 0, "0 (off) or more"),
+        "TOP_P": (lambda value: 0 < value <= 1, "above 0 and at most 1 (off)"),
+    }
+    for key, (fits, wanted) in allowed.items():
+        value = values[key]
+        if value is None or not fits(value):
+            raise InvalidRequest(
+                f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,12 +21,15 @@ from model_server.models.overrides import (
     SPECULATION_DEFAULTS,
     ChatSettings,
     Speculation,
+    check_choices,
+    check_positive,
+    check_sampling,
     parse_chat,
     parse_speculation,
 )
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
-from model_server.models.weights.low_rank import AdapterRoom
+from model_server.models.weights.low_rank import USUAL_RANK, AdapterRoom, parse_adapters
 from model_server.models.weights.quantization import Scheme, parse_quantize, quantization_of
 from model_server.models.weights.sharding import (
     ONE_DEVICE,
@@ -43,7 +45,6 @@ from model_server.models.weights.weight import Blueprint, WeightForm, blueprint,
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
 
-_USUAL_RANK = 16
 # Serving defaults of every model class; a family adds its own sizes.
 SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
@@ -56,7 +57,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
     "NUM_STAGES": 1,  # pipeline stages: groups of hosts, each with its own mesh
     "MAX_ADAPTERS": 0,  # LoRA adapters of this model in memory at once; 0: none
-    "MAX_ADAPTER_RANK": _USUAL_RANK,  # of an adapter
+    "MAX_ADAPTER_RANK": USUAL_RANK,  # of an adapter
     "RETURN_ROUTED_EXPERTS": False,  # steps also give which experts each token used
     **SPECULATION_DEFAULTS,
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
@@ -365,33 +366,9 @@ AUTO = "auto"
 
 def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     """Validate override values into the recipe's serving fields. Raises InvalidRequest."""
-    dtype = values["DTYPE"]
-    if dtype not in ("bfloat16", "float32"):
-        raise InvalidRequest(
-            f'DTYPE must be "bfloat16" or "float32", not {dtype!r}', param="overrides.DTYPE"
-        )
-    if values["QUERY_FORMAT"] not in ("chat", "raw", None):
-        raise InvalidRequest(
-            f'QUERY_FORMAT must be "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
-            param="overrides.QUERY_FORMAT",
-        )
-    if values["KV_CACHE_DTYPE"] not in ("float32", "bfloat16", "int8", "float8_e4m3fn", None):
-        raise InvalidRequest(
-            'KV_CACHE_DTYPE must be "float32", "bfloat16", "int8", "float8_e4m3fn" or null, not '
-            f"{values['KV_CACHE_DTYPE']!r}",
-            param="overrides.KV_CACHE_DTYPE",
-        )
-    if values["ACTIVATIONS"] not in ("int8", None):
-        raise InvalidRequest(
-            f'ACTIVATIONS must be "int8" or null, not {values["ACTIVATIONS"]!r}',
-            param="overrides.ACTIVATIONS",
-        )
-    _check_positive(
-        values,
-        *("MAX_CONTEXT", "KV_CACHE_BYTES", "NUM_CACHE_SLOTS"),
-        *("NUM_SAMPLES", "MAX_DECODE_STEPS", "NUM_STAGES"),
-    )
-    _check_sampling(values)
+    check_choices(values)
+    check_positive(values)
+    check_sampling(values)
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
         raise InvalidRequest(
@@ -399,13 +376,13 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             param="overrides.MAX_CONTEXT",
         )
     return {
-        "dtype": dtype,
+        "dtype": values["DTYPE"],
         "quantize": parse_quantize(values["QUANTIZE"]),
         "kv_cache_dtype": values["KV_CACHE_DTYPE"],
         "activations": values["ACTIVATIONS"],
         "mesh_shape": parse_mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
-        "adapters": _adapters(values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]),
+        "adapters": parse_adapters(values),
         "routed_experts": values.get("RETURN_ROUTED_EXPERTS", False),
         "speculation": parse_speculation(values),
         "rules": parse_rules(values["SHARDING_RULES"]),
@@ -424,47 +401,3 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             max_tokens=values["MAX_DECODE_STEPS"],
         ),
     }
-
-
-def _check_positive(values: Mapping[str, Any], *keys: str) -> None:
-    for key in keys:
-        value = values.get(key)
-        if value is None and SERVING_DEFAULTS[key] != 1:
-            continue  # the model's own, the server's flag, the end of the context
-        if type(value) is not int or value < 1:
-            raise InvalidRequest(
-                f"{key} is {value!r}; it must be at least 1", param=f"overrides.{key}"
-            )
-
-
-def _adapters(places: Any, rank: Any) -> AdapterRoom | None:
-    """Return the room for adapters. Raises InvalidRequest."""
-    for key, value, allowed in (
-        ("MAX_ADAPTERS", places, range(257)),
-        ("MAX_ADAPTER_RANK", rank, range(1, 513)),
-    ):
-        if type(value) is not int or value not in allowed:
-            wanted = f"from {allowed[0]} to {allowed[-1]}"
-            raise InvalidRequest(
-                f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
-            )
-    if not places and rank != _USUAL_RANK:
-        raise InvalidRequest(
-            f"MAX_ADAPTER_RANK is {rank}, and MAX_ADAPTERS leaves room for no adapter: set both",
-            param="overrides.MAX_ADAPTER_RANK",
-        )
-    return AdapterRoom(places, rank) if places else None
-
-
-def _check_sampling(values: Mapping[str, Any]) -> None:
-    allowed = {
-        "TEMPERATURE": (lambda value: 0 <= value < math.inf, "0 (greedy) or more"),
-        "TOP_K": (lambda value: value >= 0, "0 (off) or more"),
-        "TOP_P": (lambda value: 0 < value <= 1, "above 0 and at most 1 (off)"),
-    }
-    for key, (fits, wanted) in allowed.items():
-        value = values[key]
-        if value is None or not fits(value):
-            raise InvalidRequest(
-                f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
-            )

@@ -8,8 +8,10 @@ sum a length of its own, which multiplies the row's output by a gain. No jax.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from model_server.models.weights.source import (
     GroupRows,
@@ -18,8 +20,10 @@ from model_server.models.weights.source import (
     Transposed,
     WeightSource,
 )
+from sax.errors import InvalidRequest
 
 _WEIGHT = ".weight"
+USUAL_RANK = 16  # of an adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +118,23 @@ def up_name(module: str) -> str:
 
 def length_name(module: str) -> str:
     return f"{module}.lora_magnitude_vector"
+
+
+def parse_adapters(values: Mapping[str, Any]) -> AdapterRoom | None:
+    """Return the room for adapters. Raises InvalidRequest."""
+    places, rank = values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]
+    for key, value, allowed in (
+        ("MAX_ADAPTERS", places, range(257)),
+        ("MAX_ADAPTER_RANK", rank, range(1, 513)),
+    ):
+        if type(value) is not int or value not in allowed:
+            wanted = f"from {allowed[0]} to {allowed[-1]}"
+            raise InvalidRequest(
+                f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
+            )
+    if not places and rank != USUAL_RANK:
+        raise InvalidRequest(
+            f"MAX_ADAPTER_RANK is {rank}, and MAX_ADAPTERS leaves room for no adapter: set both",
+            param="overrides.MAX_ADAPTER_RANK",
+        )
+    return AdapterRoom(places, rank) if places else None
