@@ -61,18 +61,20 @@ class MediaView:
     parts: tuple[GgufTensor, ...]
     sizes: Config  # of the encoder
     undo: Undo | None = None  # what the converter did to the numbers
+    at: int | None = None  # which of a stack; None: there is none
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first = self.parts[0].shape
         if self.undo is not None:
-            return self.undo(np.zeros(self._joined_shape(first), np.float32), self.sizes).shape
-        return self._joined_shape(first)
+            return self.undo(np.zeros(self._joined_shape, np.float32), self.sizes).shape
+        return self._joined_shape
 
-    def _joined_shape(self, first: tuple[int, ...]) -> tuple[int, ...]:
+    @property
+    def _joined_shape(self) -> tuple[int, ...]:
+        shapes = [part.shape[self.at is not None :] for part in self.parts]
         if self._frames:
-            return (*first[:2], len(self.parts), *first[2:])
-        return (sum(part.shape[0] for part in self.parts), *first[1:])
+            return (*shapes[0][:2], len(shapes), *shapes[0][2:])
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     @property
     def _frames(self) -> bool:
@@ -84,7 +86,7 @@ class MediaView:
         return _matrix(self.parts[0]).dtype if self.undo is None else np.dtype(np.float32)
 
     def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
-        parts = [_numbers(part) for part in self.parts]
+        parts = [_numbers(part, self.at) for part in self.parts]
         made = np.stack(parts, axis=2) if self._frames else np.concatenate(parts)
         if self.undo is not None:
             made = self.undo(made.astype(np.float32), self.sizes)
@@ -103,10 +105,13 @@ def _matrix(tensor: GgufTensor) -> Matrix:
     return Matrix(tensor, math.prod(rows), columns)
 
 
-def _numbers(tensor: GgufTensor) -> np.ndarray:
+def _numbers(tensor: GgufTensor, at: int | None) -> np.ndarray:
+    """Return a tensor, or one of a stack."""
     matrix = _matrix(tensor)
-    found = matrix.read(slice(0, matrix.rows), slice(0, matrix.columns))
-    return found.reshape(tensor.shape)
+    shape = tensor.shape if at is None else tensor.shape[1:]
+    rows = math.prod(shape[:-1])
+    first = rows * (at or 0)
+    return matrix.read(slice(first, first + rows), slice(0, matrix.columns)).reshape(shape)
 
 
 def open_media(
@@ -242,8 +247,13 @@ def _sizes(facts: Facts, projector: GgufProjector) -> dict[str, Any]:
             else {}
         ),
         "layer_norm_eps": facts.number(f"{side}.attention.layer_norm_epsilon", 1e-6),
-        **{key: facts.whole(f"{side}.{key}") for key in pictures},
+        **{key: facts.whole(f"{side}.{key}") for key in pictures if not _any(facts, key)},
     }
+
+
+def _any(facts: Facts, key: str) -> bool:
+    """Return True for a size of 0: pictures may have any."""
+    return key == "image_size" and facts.get(f"{SEEING}.{key}") == 0
 
 
 def _feed_forward(facts: Facts, prefix: str, embed: int) -> int:
@@ -286,13 +296,14 @@ def _views(
     _swap_reversed(left, projector.prefix, layers, sizes["hidden_size"])
     views: dict[str, MediaView] = {}
     taken = set[str]()  # one may be a part of several
-    for name, parts, key in projector.places(layers, encoder, left.keys()):
+    for name, parts, key, at in projector.places(layers, encoder, left.keys()):
         found = [left[part] for part in parts if part in left]
         if not found:
             continue  # what a model must have is checked against its weights
         if len(found) < len(parts) or len({each.shape[1:] for each in found}) > 1:
             raise CheckpointError(f"{', '.join(parts)} do not make {name}: some are missing")
-        views[name] = MediaView(tuple(found), {**sizes, **encoder}, projector.undone.get(key))
+        undo = projector.undone.get(key)
+        views[name] = MediaView(tuple(found), {**sizes, **encoder}, undo, at)
         taken.update(parts)
     for name in taken:
         del left[name]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.tools.golden import common
+from tests.tools.golden import common, converted
 from tests.tools.golden.converted import llama_cpp, parts_of
 from tests.tools.golden.media.case import tensor_of
 
@@ -48,6 +48,7 @@ _EXPERTS: dict[str, list[int] | None] = {
         for part, shape in _PROJECTIONS.items()
     },
 }
+_DOTS3 = "dots3_note_published"
 
 
 def _without(name: str, pattern: str) -> dict[str, list[int] | None]:
@@ -68,7 +69,68 @@ def _with_wide_heads(name: str) -> dict[str, list[int] | None]:
 
 
 _PIXELS = {"min_pixels": 56 * 56, "max_pixels": 16384 * 28 * 28}
+
+
+def _experts_apart(name: str) -> dict[str, list[int] | None]:
+    """Return a case whose every layer has experts, each with tensors of its own."""
+    text = common.read_json(MEDIA / name / "config.json")["text_config"]
+    size, inner, count = (
+        text[key] for key in ("hidden_size", "moe_intermediate_size", "num_experts")
+    )
+    ffw = {"gate_proj": [inner, size], "up_proj": [inner, size], "down_proj": [size, inner]}
+    given, made = common.read_json(MEDIA / name / "tensors.json"), dict[str, list[int] | None]()
+    stored = re.compile(
+        r"(.*\.layers\.\d+\.mlp\.)(experts\.)?(gate_up|gate|up|down)_proj(\.weight)?"
+    )
+    for found in filter(None, map(stored.fullmatch, given)):
+        made |= {found[0]: None, f"{found[1]}gate.weight": [count, size]}
+        made |= {
+            f"{found[1]}experts.{at}.{part}.weight": shape
+            for at in range(count)
+            for part, shape in ffw.items()
+        }
+    return made
+
+
+def _published_dots3() -> Changes:
+    """Return Dots 3 with the text of the case `dots3_note_published` of `converted`, beside both
+    encoders: the converter knows published keys, and layers that this case has not.
+    """
+    text = converted.config_of(_DOTS3, converted.CASES[_DOTS3])
+    named = {
+        f"{kind}_token_id": text.pop(f"{kind}_token_id") for kind in ("image", "video", "audio")
+    }
+    for key in ("architectures", "audio_config", "vision_config"):
+        del text[key]
+    text["model_type"] = "dots3_note_text"
+    media = common.read_json(MEDIA / "dots3_note" / "tensors.json")
+    made = {name: list(x.shape) for name, x in converted.tensors_of(_DOTS3).items()}
+    shapes = {
+        name: made.get(name) for name in sorted(media.keys() | made) if "_encoder." not in name
+    }
+    heard = {f"audio_config.use_{key}": True for key in ("conv2d_stem", "rms_norm", "rope")}
+    return Changes(
+        {**named, "text_config": text, "vision_config.router_scale": 1.0},
+        {"max_pixels": 3840, "min_pixels": 128},
+        told={
+            **text,  # published files have no text_config
+            **heard,
+            "model_type": None,  # else transformers puts its own keys for these
+            "text_config.model_type": None,
+            "audio_config.chunk_seconds": 60,
+            "audio_config.rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1e4},
+            "audio_config.whisper_config.activation_function": "swiglu",
+            "vision_config.adapter_type": "patch_merger",
+            "vision_config.pre_pixel_shuffle": True,
+            "vision_config.rms_norm_eps": 1e-5,
+            "vision_config.use_qk_norm": True,
+        },
+        shapes=shapes,
+    )
+
+
 CASES: dict[str, Changes] = {
+    "dots3_note": _published_dots3(),
     "exaone4_5": Changes(),
     "gemma3": Changes(preprocessor={"image_seq_length": 4}),
     "gemma4": Changes(
@@ -168,6 +230,10 @@ CASES: dict[str, Changes] = {
             "model_type": None,
             "text_config.layer_types": [*["linear_attention"] * 2, "full_attention"],
         },
+    ),
+    "qwen3_5_moe": Changes(shapes=_experts_apart("qwen3_5_moe")),
+    "qwen3_vl_moe": Changes(
+        {"text_config.mlp_only_layers": []}, shapes=_experts_apart("qwen3_vl_moe")
     ),
     "voxtral": Changes(),
 }

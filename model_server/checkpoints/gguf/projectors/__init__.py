@@ -14,6 +14,8 @@ from model_server.checkpoints.gguf.projectors.gemma import (
     GEMMA4_VISION,
 )
 from model_server.checkpoints.gguf.projectors.omni import (
+    DOTS3_AUDIO,
+    DOTS3_VISION,
     QWEN2_5_OMNI_AUDIO,
     QWEN2_5_OMNI_VISION,
     QWEN3_OMNI_AUDIO,
@@ -35,6 +37,8 @@ from model_server.checkpoints.gguf.projectors.vision import (
 
 PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
     {
+        "dots3note_a": (DOTS3_AUDIO,),
+        "dots3note_v": (DOTS3_VISION,),
         "exaone4_5": (EXAONE4_5,),
         "gemma3": (GEMMA3,),
         "gemma3na": (GEMMA3N_AUDIO,),

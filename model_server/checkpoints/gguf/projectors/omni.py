@@ -1,4 +1,4 @@
-"""Encoders of Qwen2.5-Omni and Qwen3-Omni: those of pictures and of sounds are in one file."""
+"""Encoders of Qwen2.5-Omni, Qwen3-Omni and Dots 3: of pictures and of sounds, in one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import Any
 from model_server.checkpoints.gguf.architecture import Config
 from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.projectors.audio import QWEN2_AUDIO
-from model_server.checkpoints.gguf.projectors.projector import Parts, flat, with_ends
+from model_server.checkpoints.gguf.projectors.projector import (
+    HEARING,
+    GgufProjector,
+    Parts,
+    flat,
+    with_ends,
+)
 from model_server.checkpoints.gguf.projectors.vision import QWEN2_5_VL, QWEN3_VL
 from model_server.checkpoints.media_part import FEATURES
 from sax.errors import CheckpointError
@@ -157,4 +163,107 @@ QWEN3_OMNI_AUDIO = replace(
     encoder=_heard3,
     outer=_outer3,
     undone={f"{name}.bias": flat for name in _PLANES},
+)
+
+# --- Dots 3
+
+
+def _seen_dots(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    layers, size = sizes["num_hidden_layers"], sizes["hidden_size"]
+    facts.get("use_silu")
+    counts = facts.listed("vision.expert_count_per_layer", layers)
+    stacks = {at: facts.shape(f"v.blk.{at}.{_GATES}", 3) for at in range(layers) if counts[at]}
+    if any(stack[0] != counts[at] for at, stack in stacks.items()):
+        raise CheckpointError(f"its metadata says {counts} experts, and its tensors say others")
+    inner = next((stack[1] for stack in stacks.values()), sizes["intermediate_size"])
+    return {
+        "adapter_out_dim": facts.whole("vision.projection_dim"),
+        "capacity_factor": facts.whole("vision.expert_used_count"),
+        "embed_dim": size,
+        "intermediate_size": sizes["intermediate_size"],
+        "moe_intermediate_size": inner,
+        "num_heads": sizes["num_attention_heads"],
+        "num_hidden_layers": layers,
+        "patch_size": sizes["patch_size"],
+        "pyramid_num_routed": counts,
+        "rms_norm_eps": sizes["layer_norm_eps"],
+        "spatial_merge_size": facts.whole("vision.spatial_merge_size", 2),
+    }
+
+
+_GATES = "ffn_gate_exps.weight"
+_EXPERT = {"fc1": _GATES, "fc2": "ffn_down_exps.weight", "fc3": "ffn_up_exps.weight"}
+
+
+def _experts(vision: Config) -> dict[str, tuple[str, int]]:
+    return {
+        f"vision_tower.blocks.{layer}.mlp.experts.{at}.{name}.weight": (f"v.blk.{layer}.{part}", at)
+        for layer, count in enumerate(vision["pyramid_num_routed"])
+        for at in range(count)
+        for name, part in _EXPERT.items()
+    }
+
+
+def _heard_dots(facts: Facts, sizes: dict[str, Any]) -> dict[str, Any]:
+    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+    return {
+        **{key: sizes[key] for key in kept},
+        "adapter_input_size": sizes["hidden_size"],
+        "adapter_out_dim": facts.whole("audio.projection_dim"),
+        "downsample_hidden_size": facts.shape("a.conv2d.1.weight", 4)[0],
+        "feature_size": facts.whole("audio.num_mel_bins"),
+    }
+
+
+_TEXTS_DOTS = {"dots3_note": "dots3_note"}
+_HEARS, _ADAPTER = "audio_encoder.dots_encoder.speech_encoder", "audio_encoder.audio_adapter.proj"
+DOTS3_VISION = GgufProjector(
+    texts=_TEXTS_DOTS,
+    token="<|imgpad|>",
+    around_token={"video_token_id": "<|video_pad|>"},
+    tensors={
+        "vision_tower.patch_embed.proj": ("v.patch_embd",),
+        "vision_tower.patch_embed.norm": ("v.pre_ln",),
+        "vision_tower.post_trunk_norm": ("mm.post_norm",),
+        "vision_tower.adapter.ln_q": ("mm.input_norm",),
+        "vision_tower.adapter.mlp.0": ("mm.0",),
+        "vision_tower.adapter.mlp.2": ("mm.2",),
+    },
+    layers="vision_tower.blocks",
+    layer_tensors={
+        "norm_1": ("ln1",),
+        "norm_2": ("ln2",),
+        "attn.qkv": ("attn_qkv",),
+        "attn.proj": ("attn_out",),
+        "attn.q_norm": ("attn_q_norm",),
+        "attn.k_norm": ("attn_k_norm",),
+        "mlp.fc1": ("ffn_gate",),
+        "mlp.fc2": ("ffn_down",),
+        "mlp.fc3": ("ffn_up",),
+    },
+    layer_whole={
+        "mlp.gate_weight": ("ffn_gate_inp.weight",),
+        "mlp.router_bias": ("exp_probs_b.weight",),
+    },
+    encoder=_seen_dots,
+    stacked=_experts,
+)
+DOTS3_AUDIO = GgufProjector(
+    side=HEARING,
+    texts=_TEXTS_DOTS,
+    token="<|audio_comp_pad|>",
+    token_key="audio_token_id",
+    tensors={
+        **{f"{_HEARS}.conv2d{at}": (f"a.conv2d.{at}",) for at in (1, 2, 3)},
+        f"{_HEARS}.conv_out": ("a.conv_out",),
+        f"{_HEARS}.layer_norm": ("a.post_ln",),
+        f"{_ADAPTER}.0": ("mm.a.norm_pre",),
+        f"{_ADAPTER}.1": ("mm.a.mlp.1",),
+        f"{_ADAPTER}.3": ("mm.a.mlp.3",),
+    },
+    layers=f"{_HEARS}.layers",
+    prefix="a.blk",
+    layer_tensors={**QWEN2_AUDIO.layer_tensors, "fc1": ("ffn_gate", "ffn_up")},
+    encoder=_heard_dots,
+    outer=lambda facts, audio: {FEATURES: {"feature_size": audio["feature_size"]}},
 )

@@ -25,6 +25,7 @@ class Place(NamedTuple):
     name: str  # in a folder
     parts: tuple[str, ...]  # in the file
     key: str  # in the tables
+    at: int | None = None  # the part is a stack, of which it is this one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,8 @@ class GgufProjector:
     unused: tuple[str, ...] = ()  # metadata that changes nothing
     # More tensors by whole name, given the names in the file; `undone` has them less their layers
     more: Callable[[Config, Collection[str]], Parts] = lambda encoder, names: {}
+    # Tensors that are stacked in the file: the stack, and which of it
+    stacked: Callable[[Config], Mapping[str, tuple[str, int]]] = lambda encoder: {}
     spellings: Mapping[str, str] = field(default_factory=dict)  # part of a name -> as in the tables
 
     @property
@@ -74,6 +77,8 @@ class GgufProjector:
             yield Place(name, parts, name)
         for name, parts in self.more(encoder, names).items():
             yield Place(name, parts, _NUMBERED.split(name)[-1])
+        for name, (part, at) in self.stacked(encoder).items():
+            yield Place(name, (part,), name, at)
         for layer in range(layers):
             for name, parts in self.layer_tensors.items():
                 yield from _with_ends(

@@ -108,7 +108,7 @@ CHANGES: dict[str, Change] = {
     "mm_soft_emb_norm": lambda numbers, sizes: numbers + np.float32(1),
     "patch_embedder.input_proj.weight": squares,
     **dict.fromkeys(
-        (f"conv2d{number}.bias" for number in (1, 2, 3)),
+        (f"audio_tower.conv2d{number}.bias" for number in (1, 2, 3)),
         lambda numbers, sizes: numbers[:, None, None],
     ),
     "conv.up_conv.weight": lambda numbers, sizes: numbers[..., 0],
@@ -248,16 +248,20 @@ def _made(
     side, made, metadata = f"clip.{projector.side}", Tensors(), told["metadata"]
     heads = {"num_attention_heads": metadata[f"{side}.attention.head_count"]}
     layers = metadata[f"{side}.block_count"] if projector.layers else 0
-    for name, parts, _ in projector.places(layers, encoder, told["tensors"]):
+    stacks: dict[str, list[np.ndarray]] = {}
+    for name, parts, _, at in projector.places(layers, encoder, told["tensors"]):
         if (numbers := own.get(name)) is None:
             continue
         ends = (name, name.removesuffix(".weight").removesuffix(".bias"))
         change = next((x for end, x in CHANGES.items() if any(n.endswith(end) for n in ends)), None)
         if change is not None:
             numbers = change(numbers, encoder | heads)
+        if at is not None:
+            stacks.setdefault(parts[0], []).append(numbers)
+            continue
         pieces = np.moveaxis(numbers, 2, 0) if parts == FRAMES else np.split(numbers, len(parts))
         made |= dict(zip(parts, pieces, strict=True))
-    return made
+    return made | {name: np.stack(numbers) for name, numbers in stacks.items()}
 
 
 @dataclass(frozen=True)
@@ -473,7 +477,11 @@ def test_what_other_versions_of_the_converter_wrote_is_read_alike(
         np.testing.assert_array_equal(found[each], numbers, err_msg=each)
 
 
-def test_blocks_of_a_tower_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
+def test_parts_of_a_tower_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
+    more = {"clip.vision.expert_count_per_layer": [0, 1, 5]}
+    case = MediaCase("dots3_note")
+    text = refused(case, tmp_path / "experts", more, encoder_of(case))
+    assert "its metadata says [0, 1, 5] experts, and its tensors say others" in text
     case = MediaCase("gemma3n")
     whole = encoder_of(case)
     gone = {name: x for name, x in whole.items() if not name.startswith("v.blk.1.0.")}
