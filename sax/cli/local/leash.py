@@ -91,7 +91,8 @@ class KeptCode:
 
     def forget(self) -> None:
         """Let dataclasses compile again."""
-        vars(dataclasses).pop("exec", None)
+        module: Any = dataclasses
+        del module.exec
         self._known = {}
 
     def _run(self, text: str, variables: dict[str, Any], found: dict[str, Any]) -> None:
