@@ -45,6 +45,7 @@ from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedGrad
 from model_server.loading.served_recipe import check_behind_proxy, check_routed_experts, recipe_of
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
+from model_server.loading.start_loading import keep_templates
 from model_server.models.media.media_recipe import written_for
 from model_server.models.recipe import Recipe
 from model_server.models.saxml_replies import SaxmlReplies
@@ -92,6 +93,7 @@ class LanguageModels:
         self.hosts = hosts
         self.bases = Bases()
         self._stage_host = stage_host or StageHost()
+        keep_templates(context.config)
         self._transfer = TransferServer(advertised_host(context.config.host))
         self.copies = IslandCopies(
             context.config, context.opener, self._transfer, context.loading, context.holders
@@ -226,6 +228,8 @@ class LanguagePlan:
         times = measure(runner, load.measured, self.spec.model_id, start)
         models.keep(self.spec, load, runner, islands)
         loaded = self._loaded(runner, islands, times, report)
+        if self.text.template is not None:
+            self.text.template.prepare()
         if self.recipe.adapters is not None:
             models.bases.keep(self.spec, self.recipe.adapters, loaded, runner)
         return loaded

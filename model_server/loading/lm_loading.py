@@ -77,6 +77,8 @@ Report = Callable[[Progress], None]
 STEPS = "whole on all hosts"
 _MEASURED_RUNS = 2
 _LONG_RUN_S = 0.1  # long enough to be measured once
+_SHORT_RUN_S = 0.03  # short enough to be measured in several starts
+_FASTER = 0.8  # of the seconds before: the machine was busy with something else then
 
 
 class LanguageLoad:
@@ -390,10 +392,19 @@ def measure(
 
 
 def _measured(runner: Runner, buckets: int, before: Sequence[float]) -> tuple[float, ...]:
-    """Return the seconds of each bucket, or those before if they are less."""
-    runs = 1 if before else _MEASURED_RUNS
-    seconds = [_seconds(runner, index, runs) for index in range(min(runner.warmups, buckets))]
-    return tuple(map(min, seconds, before)) if len(before) == len(seconds) else tuple(seconds)
+    """Return the seconds of each bucket, or those before if they are less.
+
+    After earlier starts only short ones are measured, unless one of them shows that the machine was
+    busy then.
+    """
+    count = min(runner.warmups, buckets)
+    if len(before) != count:
+        return tuple(_seconds(runner, index, _MEASURED_RUNS) for index in range(count))
+    short = [each for each in range(count) if before[each] <= max(_SHORT_RUN_S, min(before))]
+    now = {index: _seconds(runner, index, 1) for index in short}
+    if any(took < _FASTER * before[index] for index, took in now.items()):
+        now |= {index: _seconds(runner, index, 1) for index in range(count) if index not in now}
+    return tuple(min(now.get(index, took), took) for index, took in enumerate(before))
 
 
 def told_draft_tokens(limits: EngineLimits) -> str:

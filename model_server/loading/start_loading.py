@@ -39,17 +39,21 @@ from model_server.programs.last_start import (
     file_of,
     map_weights,
     mark_used,
+    read_kept,
+    write_kept,
     write_weights,
 )
 from model_server.programs.manifest import flat
 from model_server.programs.start_programs import StartPrograms
 from model_server.programs.surroundings import digest_of, keys_of
+from model_server.text.chat_template import renderer
 from sax.errors import CheckpointError
 from sax.types import ModelSpec
 
 logger = logging.getLogger(__name__)
 
 _FOLDER = "starts"
+_MOST_TEMPLATES = 32
 _LIBRARIES = ("flax", "numpy", "ml_dtypes")  # beside jax, that tracing runs through
 _TRACED = ("torch", "transformers")  # whose code some models are traced from, where installed
 _VARIABLES = ("NPROC", "SAX_CPU_KERNELS", "SAX_CPU_LIBRARY", "SAX_CPU_THREADS")
@@ -175,6 +179,44 @@ def _files(source: Path) -> Iterator[str]:
         if path.is_file():
             at = path.stat()
             yield f"{path} {at.st_dev} {at.st_ino} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns}"
+
+
+class KeptTemplates:
+    """Chat templates that earlier starts tried out: a file for each, named by what it depends on.
+
+    To try one out takes a process, which imports Jinja: a fifth of a second.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, key: bytes) -> bytes | None:
+        path = self._path(key)
+        try:
+            found = read_kept(path)
+        except CheckpointError as exc:
+            logger.warning("trying a chat template out: %s", exc.text)
+            return None
+        if found is None:
+            return None
+        mark_used(path)
+        return bytes(found)
+
+    def keep(self, key: bytes, forms: bytes) -> None:
+        try:
+            write_kept(self._path(key), forms, _MOST_TEMPLATES)
+        except (CheckpointError, OSError) as exc:
+            logger.warning("a chat template will be tried out again: %s", exc)
+
+    def _path(self, key: bytes) -> Path:
+        depends = (key.hex(), json.dumps(versions(), sort_keys=True), _version("jinja2"))
+        return self._folder / f"{_digest(depends)[:24]}.template"
+
+
+def keep_templates(config: ModelServerConfig) -> None:
+    """Let starts with these flags believe what earlier ones found of chat templates."""
+    folder = _folder(config)
+    renderer().tried = None if folder is None else KeptTemplates(folder)
 
 
 class StartKey(NamedTuple):

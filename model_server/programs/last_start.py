@@ -1,4 +1,4 @@
-"""Two files of a model's last start on this machine: its programs, and its weights.
+"""Files of a model's last start on this machine: its programs, its weights and its chat template.
 
 Each is replaced as a whole, so that servers of one model share it, and one that was cut or changed
 is known. The programs: a digest of the rest, then the rest in MessagePack.
@@ -58,16 +58,9 @@ def read_start(path: Path) -> LastStart:
 
     Raises CheckpointError for a file that is damaged, or that others than its user could write.
     """
-    try:
-        check_private(path.parent)
-        body = path.read_bytes()
-    except FileNotFoundError:
+    rest = read_kept(path)
+    if rest is None:
         return LastStart()
-    except OSError as exc:
-        raise CheckpointError(f"{path} cannot be read: {exc}") from exc
-    told, rest = body[len(_MAGIC) : _BEFORE], memoryview(body)[_BEFORE:]
-    if not body.startswith(_MAGIC) or hashlib.sha256(rest).digest() != told:
-        raise CheckpointError(f"{path} is damaged")
     try:
         return msgspec.msgpack.decode(rest, type=LastStart)
     except msgspec.MsgspecError as exc:
@@ -76,12 +69,31 @@ def read_start(path: Path) -> LastStart:
 
 def write_start(path: Path, start: LastStart) -> None:
     """Replace a file; its folder is made if it is missing. Raises CheckpointError, OSError."""
+    write_kept(path, msgspec.msgpack.encode(start), _MOST_FILES)
+
+
+def read_kept(path: Path) -> memoryview | None:
+    """Return what a file holds behind its digest; None: there is none. Raises as `read_start`."""
+    try:
+        check_private(path.parent)
+        body = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise CheckpointError(f"{path} cannot be read: {exc}") from exc
+    told, rest = body[len(_MAGIC) : _BEFORE], memoryview(body)[_BEFORE:]
+    if not body.startswith(_MAGIC) or hashlib.sha256(rest).digest() != told:
+        raise CheckpointError(f"{path} is damaged")
+    return rest
+
+
+def write_kept(path: Path, rest: bytes, most: int) -> None:
+    """Replace a file, and leave so many of its kind. Raises CheckpointError, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(path.parent)
-    rest = msgspec.msgpack.encode(start)
     with staged(path) as place:
         place.write_bytes(_MAGIC + hashlib.sha256(rest).digest() + rest)
-    remove_oldest(path.parent, _SUFFIX, _MOST_FILES)
+    remove_oldest(path.parent, path.suffix, most)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 from msgspec import structs
@@ -105,8 +105,18 @@ class _TemplateProcess:
         return answer
 
 
+class TriedTemplates(Protocol):
+    """Templates that were tried out before, by this version of sax, and what they write."""
+
+    def find(self, key: bytes) -> bytes | None: ...
+
+    def keep(self, key: bytes, forms: bytes) -> None: ...
+
+
 class Renderer:
     """Thread-safe. Its processes start with the first chat and end with this one."""
+
+    tried: TriedTemplates | None = None  # of earlier processes
 
     def __init__(self) -> None:
         self._lanes = Lanes(
@@ -187,8 +197,12 @@ class ChatTemplate:
         tokens = tuple(sorted({*special_tokens, *media.values()}))
         self._parts = TemplateParts(source, bos_token, eos_token, tokens, (*media.items(),))
         self._key = _key(self._parts)
-        self._written: WrittenForms | None = None
-        self._accept(renderer().try_out(Ask(self._key, None), self._parts))
+        tried = renderer().tried
+        known = None if tried is None else tried.find(self._key)
+        self._written: WrittenForms | None = _FORMS.decode(known) if known else None
+        self._is_tried = known is not None
+        if known is None:
+            self._accept(renderer().try_out(Ask(self._key, None), self._parts))
 
     def replaced(self, source: str) -> ChatTemplate:
         """Return another template, for all chats, with the same tokens. Raises CheckpointError."""
@@ -221,15 +235,23 @@ class ChatTemplate:
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
 
-        A template may refuse them, as some refuse a system message.
+        A template may refuse them, as some refuse a system message. One that earlier processes
+        tried out is believed to do as it did then.
         """
+        if self._for_tools is not None:
+            self._for_tools.try_out()
+        if self._is_tried:
+            return
         for messages, add_generation_prompt in _TRIALS:
             options = ChatOptions(add_generation_prompt=add_generation_prompt)
             ask = Ask(self._key, messages, options)
             self._accept(renderer().try_out(ask, self._parts))
+        self._is_tried = True
+
+    def prepare(self) -> None:
+        """Let the first chat wait neither for a process nor for the compiler. Does not block."""
         if self._for_tools is not None:
-            self._for_tools.try_out()
-        # The first chat then waits neither for a process nor for the compiler.
+            self._for_tools.prepare()
         renderer().submit(Ask(self._key, None), self._parts)
 
     def written(self) -> WrittenForms:
@@ -240,6 +262,8 @@ class ChatTemplate:
             answer = renderer().try_out(Ask(self._key, None, learn=True), self._parts)
             found = answer.kind == "text"
             self._written = _FORMS.decode(answer.text) if found else WrittenForms()
+            if found and self._is_tried and (tried := renderer().tried) is not None:
+                tried.keep(self._key, answer.text.encode())
         return self._written
 
     @property

@@ -6,6 +6,7 @@ import queue
 from dataclasses import replace
 from operator import le
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,11 +14,18 @@ from safetensors.numpy import load_file, save_file
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.engine.running.ops import Runner
 from model_server.engine.step_times import StepTimes
 from model_server.loading import lm_loading
+from model_server.loading.lm_loading import _measured
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
+from model_server.loading.start_loading import KeptTemplates
 from model_server.programs import start_programs
+from model_server.text.chat_template import ChatTemplate, renderer
+from model_server.text.rendering.frames import WrittenForms
+from sax.chat import Message
+from sax.errors import CheckpointError
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.loading.loads import quiet
 from tests.model_server.loading.test_loader import answer, spec
@@ -91,3 +99,64 @@ def test_the_weights_of_the_last_start_are_mapped_unless_they_or_the_checkpoint_
     file = folder / "model.safetensors"
     save_file({name: np.flip(each, 0).copy() for name, each in load_file(file).items()}, file)
     assert answers() != first, "the weights of before were taken"
+
+
+def test_a_template_is_tried_out_once_for_all_starts_unless_its_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(renderer(), "tried", KeptTemplates(tmp_path / "starts"))
+    source = "{% for m in messages if m.role != 'system' %}<{{ m.content }}>{% endfor %}"
+
+    def written() -> WrittenForms:
+        template = ChatTemplate(source)
+        template.try_out()
+        assert template.render([Message("user", "hello")]) == "<hello>"
+        return template.written()
+
+    first = written()
+    assert not first.system
+    with monkeypatch.context() as untried:
+        untried.setattr(renderer(), "try_out", lambda *_: pytest.fail("it was tried out"))
+        assert written() == first
+    (file,) = (tmp_path / "starts").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert written() == first
+    assert f"{file} is damaged" in caplog.text
+    assert file.read_bytes() == whole
+    for _ in range(2):
+        with pytest.raises(CheckpointError):
+            ChatTemplate("{% if %}")
+    assert [*(tmp_path / "starts").iterdir()] == [file]
+
+
+class InstantRunner:
+    """Steps that take no time; notes which were run."""
+
+    warmups = 3
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+
+    def warm(self, index: int) -> None:
+        self.ran.append(index)
+
+
+@pytest.mark.parametrize(
+    ("before", "ran", "which"),
+    [
+        ((), [0, 0, 1, 1, 2, 2], "each, twice"),
+        ((1e-9, 2e-9, 5.0), [0, 1], "the short ones, which tell that the machine was idle before"),
+        ((0.02, 5.0, 6.0), [0, 1, 2], "each, as the machine was busy before"),
+        ((5.0, 1e-9), [0, 0, 1, 1, 2, 2], "each: those before are of other steps"),
+    ],
+)
+def test_a_start_measures_what_the_ones_before_leave_open(
+    before: tuple[float, ...], ran: list[int], which: str
+) -> None:
+    runner = InstantRunner()
+    seconds = _measured(cast("Runner", runner), 3, before)
+    assert runner.ran == ran, which
+    assert len(seconds) == 3
+    if len(before) == 3:
+        assert all(map(le, seconds, before)), "the least of both"

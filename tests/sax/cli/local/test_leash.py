@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = str(Path(__file__).parents[4])
+from sax.cli.local.leash import code_file
 
+ROOT = str(Path(__file__).parents[4])
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 LEASH = ("-m", "sax.cli.local.leash")
 # Its imports are over sooner.
@@ -19,6 +21,7 @@ SOON = "from sax.cli.local import leash; leash._IMPORTS_S = 0.2; leash.main()"
 def leashed(folder: Path, *words: str, leash: tuple[str, ...] = LEASH) -> tuple[int, str]:
     """Run the leash with its standard input held open, as a supervisor does."""
     reader, writer = os.pipe()
+    kept = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
     try:
         process = subprocess.run(
             [sys.executable, *leash, *words],
@@ -26,7 +29,7 @@ def leashed(folder: Path, *words: str, leash: tuple[str, ...] = LEASH) -> tuple[
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), ROOT))},
+            env={**kept, "PYTHONPATH": os.pathsep.join((str(folder), ROOT))},
         )
     finally:
         os.close(reader)
@@ -56,3 +59,32 @@ print(gc.get_freeze_count() > 0)
 """
     (tmp_path / "hello.py").write_text(source)
     assert leashed(tmp_path, "hello", leash=("-c", SOON)) == (0, "False\nTrue\n")
+
+
+def test_the_code_of_dataclasses_is_kept_and_a_damaged_file_is_written_anew(tmp_path: Path) -> None:
+    source = """
+import dataclasses, time
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    one: int
+    two: str = "b"
+print(Pair(1), Pair(1) == Pair(1, "b"), len({Pair(1), Pair(2)}))
+while vars(dataclasses).get("exec"):
+    time.sleep(0.05)
+"""
+    (tmp_path / "pairs.py").write_text(source)
+    kept = code_file("pairs")
+    told = (0, "Pair(one=1, two='b') True 2\n")
+    compiled = (
+        "from sax.cli.local import leash; leash.compile = lambda text, *_, **__: 1 / 0\n" + SOON
+    )
+    try:
+        assert leashed(tmp_path, "pairs", leash=("-c", SOON)) == told
+        assert leashed(tmp_path, "pairs", leash=("-c", compiled)) == told, "nothing is compiled"
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:-9])
+        assert leashed(tmp_path, "pairs", leash=("-c", compiled))[0] != 0
+        assert leashed(tmp_path, "pairs", leash=("-c", SOON)) == told
+        assert kept.read_bytes() == whole
+    finally:
+        kept.unlink(missing_ok=True)
