@@ -6,14 +6,13 @@ import math
 import mmap
 import threading
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 ALIGNMENT = 64  # bytes
-_BLOCK = 64 * 2**20  # bytes; numpy asks for large pages from 4 MiB on
+BLOCK = 64 * 2**20  # bytes; numpy asks for large pages from 4 MiB on
 _LARGE_PAGE = 2 * 2**20
 
 
@@ -50,6 +49,10 @@ def _new_block(size: int) -> np.ndarray:
     return aligned_empty((size,), np.uint8)
 
 
+def _in_large_pages(size: int) -> int:
+    return -(-size // _LARGE_PAGE) * _LARGE_PAGE
+
+
 class WeightMemory:
     """Memory for weights, cut from blocks. Thread-safe.
 
@@ -58,9 +61,10 @@ class WeightMemory:
     `sharing.freeing` gives back the pages of each.
     """
 
-    def __init__(self, block: Callable[[int], np.ndarray] = _new_block) -> None:
-        """block: makes a block of so many bytes."""
+    def __init__(self, block: Callable[[int], np.ndarray] = _new_block, most: int = BLOCK) -> None:
+        """block: makes a block of so many bytes. most: bytes of all arrays, if they are few."""
         self._block = block
+        self._size = min(_in_large_pages(most), BLOCK)
         self._left = np.empty(0, np.uint8)
         self._guard = threading.Lock()
 
@@ -68,11 +72,11 @@ class WeightMemory:
         """As `aligned_empty`."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
-        if size > _BLOCK // 2:
+        if size > self._size // 2:
             return self._block(size).view(kind).reshape(shape)
         with self._guard:
             if self._left.nbytes < size:
-                self._left = self._block(_BLOCK)
+                self._left = self._block(self._size)
             taken, self._left = self._left[:size], self._left[-(-size // ALIGNMENT) * ALIGNMENT :]
         return taken.view(kind).reshape(shape)
 
@@ -85,36 +89,51 @@ class SpareBlocks:
     """
 
     def __init__(self) -> None:
-        self._spare: defaultdict[int, list[mmap.mmap]] = defaultdict(list)  # by size
-        self._places: list[range] = []  # addresses of all blocks, in use or not
+        self._spare: list[mmap.mmap] = []  # the last that was freed is the last
+        self._places: list[range] = []  # addresses of blocks, in use or not
+        self._guard = threading.Lock()
 
     def block(self, size: int) -> np.ndarray:
         """Return u8[size], aligned."""
         if not hasattr(mmap, "MADV_HUGEPAGE"):  # nothing is freed lazily but on Linux
             return _new_block(size)
-        whole = -(-size // _LARGE_PAGE) * _LARGE_PAGE
-        try:
-            held = self._spare[whole].pop()
-        except IndexError:
-            held = self._mapped(whole)
+        whole = _in_large_pages(size)
+        with self._guard:
+            held = self._taken(whole) or self._mapped(whole)
         made = np.frombuffer(held, np.uint8)
-        # Without a lock: it is called wherever garbage is collected.
-        weakref.finalize(made, self._spare[whole].append, held).atexit = False
+        # Without the lock: garbage may be collected while this thread holds it.
+        weakref.finalize(made, self._spare.append, held).atexit = False
         return made[:size]
 
     def holds(self, address: int) -> bool:
         return any(address in place for place in self._places)
 
-    def spare(self) -> list[np.ndarray]:
-        """Take all blocks in which nothing lies."""
-        return [self.block(size) for size, held in list(self._spare.items()) for _ in list(held)]
+    def drop(self, most: int = 0) -> list[np.ndarray]:
+        """Forget blocks in which nothing lies, long unused ones first, until those left have `most`
+        bytes; return the others, whose memory goes with them."""
+        dropped: list[np.ndarray] = []
+        with self._guard:
+            while self._spare and sum(map(len, self._spare)) > most:
+                dropped.append(np.frombuffer(self._spare.pop(0), np.uint8))
+                self._places.remove(_place(dropped[-1]))
+        return dropped
+
+    def _taken(self, size: int) -> mmap.mmap | None:
+        for held in reversed(self._spare.copy()):
+            if len(held) == size:
+                self._spare.remove(held)
+                return held
+        return None
 
     def _mapped(self, size: int) -> mmap.mmap:
         held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         held.madvise(mmap.MADV_HUGEPAGE)
-        start = np.frombuffer(held, np.uint8).ctypes.data
-        self._places.append(range(start, start + size))
+        self._places.append(_place(np.frombuffer(held, np.uint8)))
         return held
+
+
+def _place(block: np.ndarray) -> range:
+    return range(block.ctypes.data, block.ctypes.data + block.nbytes)
 
 
 class BandMemory(threading.local):

@@ -26,7 +26,7 @@ from model_server.checkpoints.named_tensors import (
 from model_server.checkpoints.packed import FLOAT4
 from model_server.checkpoints.roots import local_place
 from model_server.engine.worker import Worker
-from model_server.kernels.aligned import SpareBlocks, WeightMemory
+from model_server.kernels.aligned import BLOCK, SpareBlocks, WeightMemory
 from model_server.loading.checkpoint_opener import CheckpointOpener, named
 from model_server.loading.deployment import Deployment
 from model_server.loading.device_memory import room_now
@@ -100,10 +100,11 @@ class HostWeights:
         """Free weights; the memory of those that were read here stays for the next ones, until the
         system needs it."""
         free(replaced, self._blocks.holds)
+        give_back(self._blocks.drop(_most_spare(self._deployment.weight_bytes)))
 
     def close(self) -> None:
         """Give back what is kept for the next ones."""
-        give_back(self._blocks.spare())
+        give_back(self._blocks.drop())
 
     @contextmanager
     def _opened(self, source: str) -> Iterator[Checkpoint]:
@@ -134,8 +135,7 @@ class HostWeights:
         if partial:
             wanted = _given(wanted, set(own.names()))
         declared = [each.declared for each in wanted]
-        self._check_room(declared)
-        memory = WeightMemory(self._blocks.block)
+        memory = WeightMemory(self._blocks.block, self._check_room(declared))
         made = read_weights(declared, own, _quiet, plan.layout, in_turn=True, memory=memory)
         places = [each.first + at for each in wanted for at in range(len(each.declared.leaves))]
         return {place: as_bytes(array) for place, array in zip(places, made, strict=True)}
@@ -157,7 +157,8 @@ class HostWeights:
                     "new weights as well"
                 )
 
-    def _check_room(self, declared: Sequence[Declaration]) -> None:
+    def _check_room(self, declared: Sequence[Declaration]) -> int:
+        """Return the bytes of new weights on a device. Raises MemoryPlanError."""
         plan = self._deployment
         wanted = sum(weight.bytes_on(plan.layout) for weight in declared)
         room = room_now(plan.layout)
@@ -167,6 +168,12 @@ class HostWeights:
                 f"{human(room)} are free: put the model to sleep and wake it from the new "
                 "checkpoint, update fewer tensors at once, or lower --kv_cache_bytes"
             )
+        return wanted
+
+
+def _most_spare(weight_bytes: int) -> int:
+    """Bytes of blocks for a whole set, whose last arrays may not have fitted any more."""
+    return weight_bytes * 3 // 2 + BLOCK
 
 
 def _weights(declarations: Sequence[Declaration]) -> list[_ReplacedWeight]:

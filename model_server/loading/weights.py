@@ -166,15 +166,21 @@ def _starting(
 
 
 def _starts(weight: Declaration, checkpoint: Checkpoint) -> list[int]:
-    """Return the rows at which the arrays begin that a weight is joined from, if tiles do, too.
+    """Return the rows at which bands begin in any case, if there are some.
 
-    The part of one array is read in place. What a file holds is read faster in large pieces.
+    A part of one array of this process is read in place, so bands begin where arrays do, if tiles
+    do, too. Rows of a file of plain numbers cost no more in bands that a core's cache holds.
     """
-    if checkpoint.format != ARRAYS or len(weight.shape) != 2 or weight.low_rank is not None:
+    if len(weight.shape) != 2 or weight.low_rank is not None:
         return [0]
-    pieces = weight.source.pieces(checkpoint, whole(weight.shape))
-    rows = sorted({0, *(each.place[0].start for each in pieces)})
-    return [0] if any(row % ROWS for row in rows) else rows
+    if checkpoint.format == ARRAYS:
+        pieces = weight.source.pieces(checkpoint, whole(weight.shape))
+        rows = sorted({0, *(each.place[0].start for each in pieces)})
+        return [0] if any(row % ROWS for row in rows) else rows
+    plain = checkpoint.format == "safetensors" and checkpoint.folder is None
+    if not plain or weight.packing is not None or has_transposed(weight.source):
+        return [0]
+    return list(range(0, weight.shape[0], max(_BAND // max(weight.shape[1], 1) // ROWS, 1) * ROWS))
 
 
 # Tensors that old exporters wrote although they can be derived from the configuration.
@@ -302,10 +308,7 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
         return max((checkpoint.nbytes(name) for name in weight.source.names), default=0)
 
     def beside(weight: Declaration) -> int:
-        """Bytes of a tensor while read, and of what it is before it is packed.
-
-        int4 takes a byte per number until then.
-        """
+        """Bytes of a tensor while read, and before it is packed: a byte per number of int4."""
         whole = weight.is_tiled and has_transposed(weight.source)
         return read(weight) + sum(leaf.bytes for leaf in weight.plain if leaf.bits < 8 or whole)
 
@@ -429,8 +432,7 @@ def _each(work: Callable[[int], None], bands: Sequence[int]) -> None:
     """Split a large part over threads; numpy releases the GIL."""
     threads = min(_THREADS, os.cpu_count() or 1)
     if len(bands) < _ALONE or threads < 2:
-        for band in bands:
-            work(band)
+        deque(map(work, bands), maxlen=0)
         return
     with ThreadPoolExecutor(threads, "quantize") as pool:
         deque(pool.map(work, bands), maxlen=0)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ from model_server.checkpoints.orbax.pax.dialect import PRAXIS, QueryScales, quer
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
 from model_server.checkpoints.orbax.pax.model import PraxisModel, praxis_model
 from model_server.checkpoints.orbax.published import GEMMA, MAXTEXT
-from model_server.checkpoints.orbax.uncompressed import UncompressedArray, find_values, uncompressed
+from model_server.checkpoints.orbax.uncompressed import UncompressedArray, arrays_in_files
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.region import Region, deliver, explicit, region_shape
 from sax.errors import CheckpointError
@@ -68,6 +69,12 @@ class Tree:
     def open(self, paths: Iterable[str]) -> dict[str, Any]:
         """Open arrays for reading, by path. Raises CheckpointError, naming a missing array."""
         return _open_arrays(self, paths)
+
+    def in_files(self) -> dict[str, UncompressedArray]:
+        """Return the arrays that are read without tensorstore, by path."""
+        names = {name: path for path, (name, zarr3) in self.arrays.items() if not zarr3}
+        found = arrays_in_files(self.folder, names) if self.ocdbt else {}
+        return {names[name]: array for name, array in found.items()}
 
 
 def read_tree(folder: Folder) -> Tree:
@@ -260,10 +267,10 @@ class Contents:
     dialect: Dialect
     config: dict[str, Any]
     views: Mapping[str, OrbaxView]
-    arrays: Mapping[str, Any]  # tensorstores by path
+    arrays: Mapping[str, Any]  # tensorstores by path, or what is read without tensorstore
+    open: Callable[[str], Any]  # makes a tensorstore, by path
     scales: QueryScales | None = None
     row_scales: RowScales | None = None  # of quantised variables
-    in_files: Mapping[str, UncompressedArray] = field(default_factory=dict)  # by path
     cache: ChunkCache = field(default_factory=ChunkCache)
 
     def is_quantized(self, name: str) -> bool:
@@ -278,9 +285,11 @@ class Contents:
         """Read a tensor or a region of it. Raises ValueError or OSError for damaged arrays."""
         view = self.views[name]
         array = self.arrays[view.path]
+        if isinstance(array, UncompressedArray):
+            if view.is_as_stored:
+                return array.read(region, out)
+            array = self.open(view.path)
         if not self.in_float32(name):
-            if (stored := self.in_files.get(view.path)) and view.is_as_stored:
-                return stored.read(region, out)
             return view.read(self.cache.of(array, view, region), region, out)
         numbers = view.read(array, region)
         if self.row_scales is not None and self.is_quantized(name):
@@ -302,37 +311,36 @@ def read_contents(layout: OrbaxLayout, config: dict[str, Any] | None) -> Content
     dialect = find_dialect(DIALECTS, weights)
     if dialect is None or (config is None and dialect is not PRAXIS):
         raise CheckpointError(_unreadable(layout, weights, dialect))
-    opened = tree.open(weights.values())
+    # Views of Pax's may be scaled, and its arrays padded.
+    direct = tree.in_files() if isinstance(tree, Tree) and dialect is not PRAXIS else {}
+    opened = direct | tree.open(path for path in weights.values() if path not in direct)
     arrays = {short: opened[path] for short, path in weights.items()}
     if dialect is PRAXIS:
         arrays = without_padding(layout, arrays)
-    shapes = {path: tuple(array.shape) for path, array in arrays.items()}
+
+    @cache
+    def through_tensorstore(short: str) -> Any:
+        return tree.open([weights[short]])[weights[short]]
+
     try:
-        contents = _translated(dialect, config, arrays, shapes)
+        return _translated(dialect, config, arrays, through_tensorstore)
     except CheckpointError as exc:
         raise CheckpointError(f"{layout.arrays.url}: {exc.text}") from exc
-    if not isinstance(tree, Tree) or not tree.ocdbt:
-        return contents
-    values = find_values(tree.folder)
-    stored = {
-        short: uncompressed(arrays[short], tree.arrays[path][0], values)
-        for short, path in weights.items()
-    }
-    return replace(contents, in_files={path: each for path, each in stored.items() if each})
 
 
 def _translated(
     dialect: Dialect,
     config: dict[str, Any] | None,
     arrays: Mapping[str, Any],
-    shapes: Mapping[str, Shape],
+    through_tensorstore: Callable[[str], Any],
 ) -> Contents:
+    shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     known = sizes_only(shapes) if config is None else config
-    views = translate(dialect, known, shapes)
+    made = Contents(dialect, known, translate(dialect, known, shapes), arrays, through_tensorstore)
     if dialect is not PRAXIS:
-        return Contents(dialect, known, views, arrays)
+        return made
     rows = RowScales(praxis_model(shapes), arrays)
-    return Contents(dialect, known, views, arrays, query_scales(shapes, arrays), rows)
+    return replace(made, scales=query_scales(shapes, arrays), row_scales=rows)
 
 
 def _unreadable(layout: OrbaxLayout, weights: Mapping[str, str], dialect: Dialect | None) -> str:

@@ -1,23 +1,26 @@
 """Reads arrays that lie uncompressed in the files of an OCDBT database on this machine.
 
 tensorstore reads a whole chunk into memory that is new from the system, and copies what is wanted
-of it: more work than all else that new weights need. It says where each chunk lies, so that its
-bytes are read straight to their place here.
+of it: more work than all else that new weights need, and to open an array takes longer than to read
+a small one. It says where each value lies, so that metadata and numbers are read straight from
+there.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import tensorstore as ts
 
+from model_server.checkpoints.files import parse_json
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.checkpoints.region import Region, deliver, explicit, region_shape
 from model_server.checkpoints.tensor_file import TensorFile
@@ -25,6 +28,14 @@ from sax.errors import CheckpointError
 
 _BAND = 2**20  # bytes read at once where columns are cut; fits a core's cache
 _DEEPEST = 32  # nodes of OCDBT's tree below each other
+_OPEN = 8  # files at a time
+_METADATA, _LARGEST_METADATA = ".zarray", 1 << 16  # bytes
+_LARGEST_CHUNK = 1 << 28  # bytes; tensorstore's reader refuses more of a smaller array
+_STORED_AS = {
+    "<f4": np.dtype(np.float32),
+    "<f2": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
 
 
 class ValuePlace(NamedTuple):
@@ -35,28 +46,34 @@ class ValuePlace(NamedTuple):
     size: int
 
 
-def find_values(folder: Folder) -> dict[str, ValuePlace]:
-    """Return the places of the values of a database, by key; nothing if it cannot be told, as of
-    one in a bucket."""
+Value = ValuePlace | bytes  # small ones lie in the database's tree
+
+
+def arrays_in_files(folder: Folder, names: Iterable[str]) -> dict[str, UncompressedArray]:
+    """Return the arrays of a database that are read without tensorstore, by name; none if it is in
+    a bucket or damaged, of which tensorstore tells more."""
     if not folder.is_local:
         return {}
+    files = lru_cache(_OPEN)(lambda path: TensorFile(Path(path)))  # closed as they are dropped
     try:
         base = ts.KvStore.open(folder.spec()).result()
         newest = ts.ocdbt.dump(base).result()["versions"][-1]
-        return dict(_values(base, folder.path, newest["root"]["location"], b"", _DEEPEST))
-    except (ValueError, OSError, LookupError, TypeError):
-        return {}  # reading through tensorstore says what is damaged
+        values = dict(_values(base, folder.path, newest["root"]["location"], b"", _DEEPEST))
+        found = {name: _uncompressed(name, values, files) for name in names}
+    except (CheckpointError, ValueError, OSError, LookupError, TypeError, RecursionError):
+        return {}
+    return {name: array for name, array in found.items() if array is not None}
 
 
 def _values(
     base: Any, folder: Path, node: str, prefix: bytes, depth: int
-) -> Iterator[tuple[str, ValuePlace]]:
+) -> Iterator[tuple[str, Value]]:
     for entry in ts.ocdbt.dump(base, node).result()["entries"] if depth else ():
         if (inner := entry.get("location")) is not None:
             below = prefix + entry["subtree_common_prefix"]
             yield from _values(base, folder, inner, below, depth - 1)
-        elif place := _place(folder, entry.get("indirect_value", "")):
-            yield (prefix + entry["key"]).decode(), place
+        elif value := entry.get("inline_value") or _place(folder, entry.get("indirect_value", "")):
+            yield (prefix + entry["key"]).decode(), value
 
 
 def _place(folder: Path, value: str) -> ValuePlace | None:
@@ -77,7 +94,8 @@ class UncompressedArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk: tuple[int, ...]
-    places: Mapping[tuple[int, ...], ValuePlace]  # by the chunk's number along each dimension
+    values: Mapping[tuple[int, ...], Value]  # by the chunk's number along each dimension
+    files: Callable[[str], TensorFile]  # by path
 
     def read(self, region: Region | None, out: np.ndarray | None) -> np.ndarray:
         """Read a region. Raises OSError for a file that is missing or ends too early."""
@@ -101,22 +119,24 @@ class UncompressedArray:
     def _read_chunk(self, number: tuple[int, ...], wanted: Region, out: np.ndarray) -> None:
         """Put what a region has of a chunk into its place."""
         inside, into = _overlap(number, self.chunk, wanted)
-        path, start, _ = self.places[number]
+        value, place = self.values[number], out[into]
+        if isinstance(value, bytes):
+            place[...] = np.frombuffer(value, self.dtype).reshape(self.chunk)[inside]
+            return
         rows, *columns = inside
         row = math.prod(self.chunk[1:])
-        with closing(TensorFile(Path(path))) as file:
-            place, at = out[into], start + rows.start * row * self.dtype.itemsize
-            whole = region_shape(tuple(columns)) == self.chunk[1:]
-            if whole and place.flags.c_contiguous and place.dtype == self.dtype:
-                file.fill(place, at, "a chunk")
-                return
-            step = max(_BAND // max(row * self.dtype.itemsize, 1), 1)
-            for first in range(0, len(place), step):
-                band = place[first : first + step]
-                size = len(band) * row * self.dtype.itemsize
-                raw = file.read(at + first * row * self.dtype.itemsize, size, "a chunk")
-                stored = raw.view(self.dtype).reshape(len(band), *self.chunk[1:])
-                band[...] = stored[(slice(None), *columns)]
+        file, at = self.files(value.path), value.offset + rows.start * row * self.dtype.itemsize
+        whole = region_shape(tuple(columns)) == self.chunk[1:]
+        if whole and place.flags.c_contiguous and place.dtype == self.dtype:
+            file.fill(place, at, "a chunk")
+            return
+        step = max(_BAND // max(row * self.dtype.itemsize, 1), 1)
+        for first in range(0, len(place), step):
+            band = place[first : first + step]
+            size = len(band) * row * self.dtype.itemsize
+            raw = file.read(at + first * row * self.dtype.itemsize, size, "a chunk")
+            stored = raw.view(self.dtype).reshape(len(band), *self.chunk[1:])
+            band[...] = stored[(slice(None), *columns)]
 
 
 def _overlap(
@@ -133,27 +153,40 @@ def _overlap(
     return inside, into
 
 
-def uncompressed(
-    array: Any, name: str, values: Mapping[str, ValuePlace]
+def _uncompressed(
+    name: str, values: Mapping[str, Value], files: Callable[[str], TensorFile]
 ) -> UncompressedArray | None:
-    """Return an array of tensorstore's as one that is read without it; None if it cannot be.
-
-    name: its name in the database. values: all places of the database.
-    """
-    if not array.shape or array.codec is None or not values:
+    """Return an array of zarr 2; None if tensorstore has to read it."""
+    if (told := values.get(f"{name}/{_METADATA}")) is None:
         return None
-    spec = array.spec().to_json()
-    stored, dtype = spec.get("metadata", {}), array.dtype.numpy_dtype
-    same = stored.get("dtype") in (array.dtype.name, dtype.newbyteorder("<").str)
-    plain = stored.get("compressor") is None and not stored.get("filters")
-    if spec["driver"] != "zarr" or not (same and plain) or stored.get("order") != "C":
+    stored = parse_json(_content(told, files).decode())
+    shape, chunk = (tuple(stored[key]) for key in ("shape", "chunks"))
+    dtype, joint = _STORED_AS.get(str(stored["dtype"])), stored.get("dimension_separator") or "."
+    plain = stored["compressor"] is None and not stored.get("filters") and stored["order"] == "C"
+    if dtype is None or not plain or not shape or len(chunk) != len(shape):
         return None
-    chunk, joint = tuple(stored["chunks"]), stored.get("dimension_separator", ".")
-    counts = (range(-(-size // each)) for size, each in zip(array.shape, chunk, strict=True))
-    numbers = list(itertools.product(*counts))
-    places = {at: values.get(f"{name}/{joint.join(map(str, at))}") for at in numbers}
+    if any(type(size) is not int or size < 1 for size in (*shape, *chunk)):
+        return None
     size = math.prod(chunk) * dtype.itemsize
-    found = {at: place for at, place in places.items() if place and place.size == size}
-    if len(found) != len(numbers):
+    if size > max(_LARGEST_CHUNK, 4 * math.prod(shape) * dtype.itemsize):
+        return None
+    counts = [-(-size // each) for size, each in zip(shape, chunk, strict=True)]
+    if math.prod(counts) > len(values):
         return None  # chunks of zeros are not stored
-    return UncompressedArray(tuple(array.shape), dtype, chunk, found)
+    numbers = itertools.product(*map(range, counts))
+    found = {at: values.get(f"{name}/{joint.join(map(str, at))}") for at in numbers}
+    there = {at: value for at, value in found.items() if value and _size(value) == size}
+    if len(there) < len(found):
+        return None
+    return UncompressedArray(shape, dtype, chunk, there, files)
+
+
+def _content(value: Value, files: Callable[[str], TensorFile]) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    size = min(value.size, _LARGEST_METADATA)
+    return files(value.path).read(value.offset, size, _METADATA).tobytes()
+
+
+def _size(value: Value) -> int:
+    return len(value) if isinstance(value, bytes) else value.size

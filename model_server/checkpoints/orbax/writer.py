@@ -27,7 +27,8 @@ from sax.types import Progress
 _CHUNK_ROWS, _CHUNK_COLUMNS = 4096, 2048
 _AT_ONCE = 2**27  # bytes per write, which tensorstore copies
 # Every write rewrites the tree nodes that lead to the new data, so keep them small.
-_NODE = 2**14
+_NODE = 2**13
+_INLINE = 2**10  # bytes of a value that lies in a node, as arrays' metadata then do
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 _DICTIONARY_KEY = 2  # Orbax's key type for dictionaries
 
@@ -67,7 +68,11 @@ def _spec(folder: Path, name: str, values: np.ndarray) -> dict[str, Any]:
             "driver": "ocdbt",
             "base": Folder(str(folder)).spec() | {"file_io_sync": False},
             "path": f"{name}/",
-            "config": {"compression": None, "max_decoded_node_bytes": _NODE},
+            "config": {
+                "compression": None,
+                "max_decoded_node_bytes": _NODE,
+                "max_inline_value_bytes": _INLINE,
+            },
         },
         # Uncompressed: weights hardly shrink, and reading would take several times as long.
         "metadata": {

@@ -18,7 +18,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from model_server.checkpoints.named_tensors import GivenArrays, NamedTensors
+from model_server.checkpoints.named_tensors import GivenArrays, NamedTensors, SingleTensorFile
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
@@ -263,6 +263,22 @@ def test_arrays_of_this_process_lie_in_tiles_as_the_joined_rows_do(rows: tuple[i
     np.testing.assert_array_equal(np.asarray(tiles), plain_tiles(np.concatenate(found)))
 
 
+def test_a_file_of_its_own_lies_in_tiles_as_its_rows_do(tmp_path: Path) -> None:
+    """In several bands, the borders of which are not those of its tensors."""
+    found = [RNG.normal(size=(count, 2048)).astype(ml_dtypes.bfloat16) for count in (1500, 700)]
+    save_file(dict(zip("ab", found, strict=True)), tmp_path / "x.safetensors")
+
+    class Module(nnx.Module):
+        def __init__(self) -> None:
+            shape, axes = (2200, 2048), ("heads", "embed")
+            self.kernel = weight(shape, axes, ("a", "b"), dtype=jnp.bfloat16, tiles=True)
+
+    declared = blueprint(Module).declarations
+    with closing(NamedTensors(SingleTensorFile(tmp_path / "x.safetensors"))) as file:
+        (tiles,) = read_weights(declared, file, lambda _: None)
+    np.testing.assert_array_equal(np.asarray(tiles), plain_tiles(np.concatenate(found)))
+
+
 def test_arrays_cut_from_blocks_are_aligned_and_share_no_memory() -> None:
     memory = WeightMemory()
     shapes = ((3, 5), (1024, 1024), (7,), (12, 2**20), (33, 2**20), (40, 2**20), (2, 0), (9,))
@@ -296,10 +312,18 @@ def test_blocks_are_used_again_once_nothing_lies_in_them() -> None:
     reused = [array.ctypes.data & -(2**20) in places for array in again]
     assert reused == [True, False, False]
     assert kept.tolist() == [[9] * 3] * 5
-    assert blocks.spare() == []
+    assert blocks.drop() == []
     del kept
-    (spare,) = blocks.spare()
+    assert blocks.drop(64 * 2**20) == []
+    (spare,) = blocks.drop(64 * 2**20 - 1)
     assert spare.nbytes == 64 * 2**20
+    assert not blocks.holds(spare.ctypes.data)
+    assert blocks.drop() == []
+    few = WeightMemory(blocks.block, most=3 * 2**20)
+    few.empty((1,), np.uint8)
+    del few
+    (spare,) = blocks.drop()
+    assert spare.nbytes == 4 * 2**20
 
 
 def test_a_band_overwrites_the_last_one_of_its_thread_and_no_other_threads() -> None:

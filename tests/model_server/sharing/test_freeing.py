@@ -81,7 +81,7 @@ def test_memory_that_is_freed_lazily_is_the_systems_until_it_is_used_again() -> 
     before = resident()
     del kept
     gc.collect(0)
-    give_back(blocks.spare())
+    give_back(blocks.drop())
     assert before - resident() > 61 * size
     assert lazily_free() < size
 

@@ -28,7 +28,7 @@ from tests.demo_model import demo_model
 from tests.tools.bench.demo import COMPILED, random_prompt
 from tests.tools.bench.table import Table
 
-ROUNDS, WARMING = 9, 1
+ROUNDS, WARMING = 9, 2
 _KINDS = {"bfloat16": "null", "int8": '"int8"', "int4": '"int4"'}
 STREAMS, ANSWER, SWAPS, BAR_MS = 8, 32, 20, 250
 CONFIG = ModelServerConfig(slots=STREAMS, max_context=512, jax_cache_dir=COMPILED)
@@ -67,8 +67,10 @@ def swaps(bf16: Path, arrays: Arrays, sources: Sources) -> Table:
         "A swap of weights against a copy of their bytes",
         f"SmolLM2-135M-Instruct, {size / 1e6:.0f} MB in bfloat16: all weights replaced between two "
         "steps; numpy's copy of the same arrays; and the source's bytes read into arrays (of "
-        "arrays the same copy). All three are in turns, into memory new from the system, which "
-        f"clears it; `over` is the copy into arrays that are there. Medians of {ROUNDS}, of the "
+        "arrays the same copy). All three are in turns, copies into memory new from the system, "
+        "which clears it, swaps into that of the weights before the last (the first two, which "
+        "have none, do not count); `over` is the copy into arrays that are there. Medians of "
+        f"{ROUNDS}, of the "
         "clock the shortest, and ratios of the CPU's medians and of its shortest times. CPU is "
         "the time of all threads, freeing included. Swaps are done on a thread of low priority, "
         "so that the clock shows the machine's other work, too. Bar for bfloat16: 1.2. Quantised "

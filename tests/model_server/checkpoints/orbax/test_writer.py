@@ -10,12 +10,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore as ts
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
-from tests.model_server.checkpoints.orbax_trees import save, with_config
+from tests.model_server.checkpoints.orbax_trees import flax_llama, save, with_config
 from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights, write_tiny
 
 WEIGHTS = random_weights(CONFIG)
@@ -82,6 +83,29 @@ def test_parts_of_a_matrix_larger_than_a_chunk_come_back(tmp_path: Path, compres
             np.testing.assert_array_equal(after.read(name, region, out), wanted)
             wide = np.full((*wanted.shape, 2), np.nan, dtype)[..., 0]  # not contiguous
             np.testing.assert_array_equal(after.read(name, region, wide), wanted)
+
+
+@pytest.mark.parametrize("inline", [0, 10_000], ids=["in files", "in the tree"])
+def test_uncompressed_arrays_are_read_whatever_their_layout(tmp_path: Path, inline: int) -> None:
+    """Rows from the files or from the database's tree, kernels [in, out] through tensorstore."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(flax_llama(WEIGHTS))
+    arrays = {".".join(key.key for key in keys): np.asarray(leaf) for keys, leaf in leaves}
+    for name, values in arrays.items():
+        store = {"driver": "ocdbt", "base": f"file://{tmp_path}/", "path": f"{name}/"}
+        config = {"max_inline_value_bytes": inline}
+        chunks = [-(-size // 2) for size in values.shape]
+        spec = {
+            "driver": "zarr",
+            "kvstore": store | {"config": config},
+            "metadata": {"chunks": chunks, "compressor": None},
+        }
+        made = ts.open(spec, create=True, dtype=values.dtype.name, shape=values.shape).result()
+        made.write(values).result()
+    checkpoint = open_checkpoint(str(with_config(tmp_path, CONFIG)))
+    for name, values in WEIGHTS.items():
+        np.testing.assert_array_equal(checkpoint.read(name), values)
+        region = tuple(slice(1, size - 1) for size in values.shape)
+        np.testing.assert_array_equal(checkpoint.read(name, region), values[region])
 
 
 @pytest.mark.parametrize("left", [0.5, None], ids=["truncated", "missing"])
