@@ -282,6 +282,8 @@ def _preprocessor(facts: Facts) -> dict[str, Any]:
     if facts.get(_LEAST) is not None and facts.get(_MOST) is not None:
         edges = {"shortest_edge": facts.whole(_LEAST), "longest_edge": facts.whole(_MOST)}
         made["size"] = edges
+    if (longest := facts.get("vision.preproc_image_size")) is not None:
+        made["max_image_size"] = longest
     return made
 
 

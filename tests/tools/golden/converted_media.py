@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ class Changes(NamedTuple):
     preprocessor: dict[str, Any] = {}
     told: dict[str, Any] = {}  # config.json of the converter alone
     shapes: dict[str, list[int] | None] = {}  # None: there is no such tensor
+    any_size: bool = False  # the converter asserts those of published models
     # Beginnings of tensors' names -> those of the converter's folder alone
     renamed: dict[str, str] = {}
     named: dict[str, str] = {}  # what the converter's tables lack and earlier ones had
@@ -235,6 +237,17 @@ CASES: dict[str, Changes] = {
     "qwen3_vl_moe": Changes(
         {"text_config.mlp_only_layers": []}, shapes=_experts_apart("qwen3_vl_moe")
     ),
+    "step3p7": Changes(
+        {
+            **{f"text_config.{k}": x for k, x in converted.CASES["step3p7"]["text_config"].items()},
+            "vision_config.image_size": 56,
+            "vision_config.patch_size": 7,
+        },
+        {"max_image_size": 3024, "patch_size": 504, "size": {"height": 56, "width": 56}},
+        told={"model_type": None, "understand_projector_stride": 2},
+        shapes={"vision_model.conv1.weight": [32, 3, 7, 7]},
+        any_size=True,
+    ),
     "voxtral": Changes(),
 }
 IMAGE_BREAK, _LAYERS = 263, 32
@@ -257,7 +270,7 @@ def make(name: str, into: Path) -> None:
         folder = Path(scratch)
         _write(folder, name, common.changed(config, changes.told), preprocessor)
         for key in ("text", "media"):
-            parts[key] = parts_of(_converted(folder, key, changes.named))
+            parts[key] = parts_of(_converted(folder, key, changes))
     into.mkdir(parents=True, exist_ok=True)
     (into / f"{name}.json").write_text(common.lines(parts))
 
@@ -290,13 +303,16 @@ def _stored(name: str, changes: Changes) -> dict[str, np.ndarray]:
     return made
 
 
-def _converted(folder: Path, key: str, names: Mapping[str, str]) -> Any:
+def _converted(folder: Path, key: str, changes: Changes) -> Any:
     conversion, gguf, torch = llama_cpp()
     with torch.inference_mode():
         kind = conversion.ModelType.TEXT if key == "text" else conversion.ModelType.MMPROJ
         settings = conversion.ModelBase.load_hparams(folder, False)
         named = conversion.get_model_architecture(settings, kind)
         converter = conversion.get_model_class(named, mmproj=key == "media")
+        if changes.any_size:
+            _run_without_asserts(converter.__module__)
+            converter = conversion.get_model_class(named, mmproj=key == "media")
         converter.set_vocab = lambda self: None
         converter.no_mtp = True  # these have no layers that draft
         out = folder / f"{key}.gguf"
@@ -306,9 +322,16 @@ def _converted(folder: Path, key: str, names: Mapping[str, str]) -> Any:
         if key == "media":  # names are listed by layer, of which an encoder usually has more
             made.tensor_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, _LAYERS)
             kind = gguf.MODEL_TENSOR.A_ENC_CONV1D_NORM
-            made.tensor_map.mapping |= {each: (kind, own) for each, own in names.items()}
+            made.tensor_map.mapping |= {each: (kind, own) for each, own in changes.named.items()}
         made.write()
     return gguf.GGUFReader(out)
+
+
+def _run_without_asserts(name: str) -> None:
+    """Define a module's classes again, which registers them."""
+    module = sys.modules[name]
+    path = Path(module.__file__ or "")
+    exec(compile(path.read_text(), path, "exec", optimize=1), module.__dict__)
 
 
 def preprocessor_of(name: str) -> dict[str, Any]:

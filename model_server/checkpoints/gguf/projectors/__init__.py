@@ -22,12 +22,11 @@ from model_server.checkpoints.gguf.projectors.omni import (
     QWEN3_OMNI_VISION,
 )
 from model_server.checkpoints.gguf.projectors.projector import GgufProjector
+from model_server.checkpoints.gguf.projectors.towers import KIMI_K25, MINIMAX_M3, STEP3P7
 from model_server.checkpoints.gguf.projectors.vision import (
     EXAONE4_5,
     GLM5_NEXT,
-    KIMI_K25,
     LLAMA4,
-    MINIMAX_M3,
     MISTRAL3,
     PIXTRAL,
     QWEN2_5_VL,
@@ -57,6 +56,7 @@ PROJECTORS: Mapping[str, tuple[GgufProjector, ...]] = MappingProxyType(
         "qwen2vl_merger": (QWEN2_VL,),
         "qwen3a": (QWEN3_OMNI_AUDIO,),
         "qwen3vl_merger": (QWEN3_OMNI_VISION, QWEN3_VL),  # the first that fits
+        "step3vl": (STEP3P7,),
         "voxtral": (VOXTRAL,),
     }
 )

@@ -34,6 +34,7 @@ from model_server.loading.weights import mismatches, read_weights
 from model_server.models.media.media_recipe import DecodedVideo, MediaRecipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE
+from model_server.sharing.images.forms import WindowsForm
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_converted import Case, converted, told_of, write
@@ -59,7 +60,8 @@ COMPUTED = re.compile(r".*\.(per_dim_scale\.weight|conv_norm_var\..*)")
 # What takes more memory, or tensors of other sizes, than a case needs
 VALUES = {"gemma4": {"IMAGE_PIXELS": str(70 * 36)}}
 KEPT = ("image_mean", "image_std")  # of the preprocessor's keys
-WITH_SIZE = {"gemma3n": ("do_normalize", "size")}  # of which nothing else says it
+# Of which nothing else says it
+WITH_SIZE = {"gemma3n": ("do_normalize", "size"), "step3p7": ("max_image_size", "size")}
 # Which some files have, too
 BOUNDS = ("min_pixels", "max_pixels", "max_patches", "min_image_tokens", "max_image_tokens")
 HALVED = re.compile(
@@ -378,6 +380,8 @@ def example_of(media: MediaRecipe) -> np.ndarray:
     sides = (40, 32) if small else (64, 48)
     high, wide = (side - side % getattr(media.form, "factor", 1) for side in sides)
     high, wide = (getattr(media.form, "size", None) or each for each in (high, wide))
+    if isinstance(media.form, WindowsForm):  # one window, and the whole below it
+        high, wide = media.form.tile + media.form.whole, media.form.tile + 1
     return np.arange(high * wide * 3, dtype=np.uint8).reshape(high, wide, 3)
 
 
