@@ -179,10 +179,12 @@ class PlacedModel:
         """Return the tokens of a block, at most; see `block`.
 
         A step holds the largest image or prompt whose tokens see each other, if larger blocks on
-        CPUs do. Blocks are larger still if an image would leave no room for the rest of its prompt.
+        CPUs do; there, blocks are larger still if an image leaves the rest of its prompt no room.
         """
-        media, prompt = media_limits(self.recipe), self.recipe.bidirectional_prompt
-        block = _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
+        if self.layout.platform != "cpu":
+            return _PREFILL_BLOCK
+        media, block = media_limits(self.recipe), _CPU_PREFILL_BLOCK
+        prompt = self.recipe.bidirectional_prompt
         joined = prompt or (media.joined if media else 0)
         while block < _PREFILL_BLOCK and block * max(PREFILL_BLOCKS) < joined:
             block *= 2

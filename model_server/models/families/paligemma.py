@@ -31,26 +31,26 @@ from model_server.models.media.vision_keys import VISION_KEYS, image_token_of, v
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm
 
-# What transformers gives a text model, and published files leave out.
+# What transformers gives a text model where a file leaves it out
 GEMMA_SIZES: Mapping[str, Any] = {
-    "hidden_size": 2048,
-    "intermediate_size": 16384,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 16,
+    "vocab_size": 256000,
+}
+_GEMMA2_SIZES: Mapping[str, Any] = {
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
     "num_attention_heads": 8,
-    "num_hidden_layers": 18,
-    "num_key_value_heads": 1,
-    "vocab_size": 257152,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 4,
+    "vocab_size": 256000,
 }
 _TEXTS: Mapping[str, tuple[Configure, Mapping[str, Any]]] = {
     "gemma": (gemma.configure, GEMMA_SIZES),
-    "gemma2": (gemma2.configure, {}),
-}
-_TOWER: Mapping[str, Any] = {
-    "hidden_size": 1152,
-    "image_size": 224,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 27,
-    "patch_size": 14,
+    "gemma2": (gemma2.configure, _GEMMA2_SIZES),
 }
 # Counts that follow from others, and what transformers writes and does not read.
 _SPARE = ("num_image_tokens", "num_positions", "projector_hidden_act", "vocab_size")
@@ -103,7 +103,7 @@ def paligemma_vision(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     if given is None:
         return None
     sizes = {key: value for key, value in given.items() if key not in _SPARE}
-    tower = SiglipConfig.from_hf({**_TOWER, **sizes})
+    tower = SiglipConfig.from_hf(sizes)
     rows = tower.side**2
     read = ImageProcessor(keys.get(PREPROCESSOR, {}), "Siglip", ("image_seq_length", "size"))
     read.equal({"image_seq_length": rows}, "the pieces of an image")

@@ -101,6 +101,10 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
         pytest.param(
             *(dataclasses.replace(GROUPED, chunk=16), LONG, KERNEL), marks=pytest.mark.extended
         ),
+        # Prompts of which all tokens see each other, shorter than the run that kernels count on
+        pytest.param(
+            *(GROUPED, dataclasses.replace(BOTH, run=128), KERNEL), marks=pytest.mark.extended
+        ),
         *(
             pytest.param(*more, marks=pytest.mark.nightly)
             for more in (

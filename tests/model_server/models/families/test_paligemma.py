@@ -15,6 +15,8 @@ from tests.model_server.models.media.media_recipes import (
     seen_otherwise,
 )
 
+LAYERS = "num_hidden_layers"  # beside text_config in some files
+
 
 def test_pixels_are_those_of_the_reference_implementations_processor() -> None:
     for number, image in enumerate(prepared_images("paligemma")):
@@ -37,6 +39,20 @@ def test_a_switch_that_says_nothing_about_a_prompt_is_read_over() -> None:
     for value in (None, True, False):
         text = config["text_config"] | {"use_bidirectional_attention": value}
         assert made(config | {"text_config": text}, None).bidirectional_prompt == 8192
+
+
+def test_sizes_that_a_file_leaves_out_are_those_of_the_parts_own_configs() -> None:
+    for name, kind, embed in (
+        ("paligemma", "gemma", 3072),
+        ("paligemma_gemma2", "gemma2", 2304),
+    ):
+        config = media_config_of(name) | {"text_config": {"model_type": kind}}
+        config["vision_config"] = {"model_type": "siglip_vision_model"}
+        config = {key: value for key, value in config.items() if key not in ("hidden_size", LAYERS)}
+        recipe = made(config, None)
+        assert (recipe.embed, recipe.vocab, recipe.media_rows) == (embed, 256000, 4096)
+        (media,) = recipe.media
+        assert (media.rows, media.piece) == (14 * 14, 16 * 16 * 3)
 
 
 def test_what_would_be_seen_otherwise_is_refused_by_its_key() -> None:
