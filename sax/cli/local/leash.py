@@ -30,6 +30,7 @@ from types import CodeType
 from typing import Any
 
 DRAIN_S = 30.0  # longer than the servers' own drain timeout
+_MOST_TEXTS = 20_000  # then a file begins anew: it has 3,000, and those of older versions
 _IMPORTS_S = 3.0  # what is made until then stays, so garbage is collected from then on
 
 
@@ -109,8 +110,8 @@ class KeptCode:
     def _read(self) -> dict[str, CodeType]:
         with suppress(OSError, ValueError, EOFError, TypeError):
             head, body = (data := self._path.read_bytes())[:_HEAD], memoryview(data)[_HEAD:]
-            if head == _head(body):
-                return marshal.loads(body)
+            if head == _head(body) and len(code := marshal.loads(body)) < _MOST_TEXTS:
+                return code
         return {}
 
     def _write(self, code: dict[str, CodeType]) -> None:
