@@ -9,6 +9,10 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         _tell_version()
         return
+    if sys.argv[1:2] in (["up"], ["demo"]):  # they stay; others are over before it would pay
+        from sax.cli.local.leash import import_quickly
+
+        import_quickly("sax.cli")
     from sax.cli.command_line import alone, command_line, run
 
     if name := alone(sys.argv[1:]):

@@ -30,6 +30,7 @@ from types import CodeType
 from typing import Any
 
 DRAIN_S = 30.0  # longer than the servers' own drain timeout
+_MOST_TEXTS = 20_000  # then a file begins anew: it has 3,000, and those of older versions
 _IMPORTS_S = 3.0  # what is made until then stays, so garbage is collected from then on
 
 
@@ -39,10 +40,7 @@ def main() -> None:
         raise SystemExit(2)
     module, *flags = sys.argv[1:]
     threading.Thread(target=_end_with_supervisor, name="leash", daemon=True).start()
-    gc.disable()
-    code = KeptCode(code_file(module))
-    code.use()
-    threading.Thread(target=_settle, args=(code,), name="garbage", daemon=True).start()
+    import_quickly(module)
     sys.argv = [module, *flags]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -53,6 +51,14 @@ def _end_with_supervisor() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(DRAIN_S)
     os._exit(1)
+
+
+def import_quickly(program: str) -> None:
+    """Collect no garbage while a program imports its modules, and keep the code of dataclasses."""
+    gc.disable()
+    code = KeptCode(code_file(program))
+    code.use()
+    threading.Thread(target=_settle, args=(code,), name="garbage", daemon=True).start()
 
 
 def _settle(code: KeptCode) -> None:
@@ -104,8 +110,8 @@ class KeptCode:
     def _read(self) -> dict[str, CodeType]:
         with suppress(OSError, ValueError, EOFError, TypeError):
             head, body = (data := self._path.read_bytes())[:_HEAD], memoryview(data)[_HEAD:]
-            if head == _head(body):
-                return marshal.loads(body)
+            if head == _head(body) and len(code := marshal.loads(body)) < _MOST_TEXTS:
+                return code
         return {}
 
     def _write(self, code: dict[str, CodeType]) -> None:
@@ -126,9 +132,9 @@ def _head(body: bytes | memoryview) -> bytes:
     return MAGIC_NUMBER + zlib.crc32(body).to_bytes(4, "little")
 
 
-def code_file(module: str) -> Path:
-    """Return where the code of a module's dataclasses is kept: beside the bytecode of this one."""
-    return Path(cache_from_source(__file__)).with_suffix(f".{module}")
+def code_file(program: str) -> Path:
+    """Return where the code of a program's dataclasses is kept: beside the bytecode of this one."""
+    return Path(cache_from_source(__file__)).with_suffix(f".{program}")
 
 
 if __name__ == "__main__":
