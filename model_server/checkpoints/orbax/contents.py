@@ -120,27 +120,39 @@ def _check_chunks(tree: Tree, name: str, array: Any) -> None:
         )
 
 
-class ChunkCache(threading.local):
-    """Keeps the decoded chunks of the array of which a thread read a part last.
+class ChunkCache:
+    """Keeps the decoded chunks of arrays of which a part was read last. Thread-safe.
 
     By default Orbax writes an array as one compressed chunk, which every part would decode again.
+    All that it keeps is no larger than the largest of the arrays so far.
     """
 
     def __init__(self) -> None:
-        self._of: Any = None
-        self._array: Any = None
+        self._kept: dict[str, Any] = {}  # by path; the last that was asked for is the last
+        self._most = 0  # bytes
+        self._guard = threading.Lock()
 
     def of(self, array: Any, view: OrbaxView, region: Region | None) -> Any:
         """Return an array that keeps its chunks, if a region of its view is a part of it."""
         if not isinstance(array, ts.TensorStore):
             return array
         wanted = region_shape(explicit(region or (), view.shape(tuple(array.shape))))
-        if math.prod(wanted) >= math.prod(array.shape):
-            return array
-        if self._of is not array:
-            self._of, self._array = array, None  # frees the chunks of the last one first
-            self._array = _keeping_chunks(array)
-        return self._array
+        with self._guard:
+            kept = self._kept.pop(view.path, None)
+            self._make_room(_bytes_of(array))
+            if math.prod(wanted) >= math.prod(array.shape):
+                return array
+            self._kept[view.path] = kept or _keeping_chunks(array)
+            return self._kept[view.path]
+
+    def _make_room(self, size: int) -> None:
+        self._most = max(self._most, size)
+        while self._kept and size + sum(map(_bytes_of, self._kept.values())) > self._most:
+            del self._kept[next(iter(self._kept))]
+
+
+def _bytes_of(array: Any) -> int:
+    return math.prod(array.shape) * array.dtype.numpy_dtype.itemsize
 
 
 def _keeping_chunks(array: Any) -> Any:
