@@ -237,17 +237,20 @@ def _sizes(facts: Facts, projector: GgufProjector) -> dict[str, Any]:
     side = projector.side
     pictures = ("image_size", "patch_size") if side == SEEING else ()
     embed = facts.whole(f"{side}.embedding_length")
+    layers, count = facts.whole(f"{side}.block_count"), len(facts.tensors)
+    if projector.layers and layers > count:  # before anything is listed for each
+        raise CheckpointError(f"it announces {layers} layers, but has {count} tensors")
     return {
         "hidden_size": embed,
         "num_attention_heads": facts.whole(f"{side}.attention.head_count"),
-        "num_hidden_layers": facts.whole(f"{side}.block_count"),
+        "num_hidden_layers": layers,
         **(
             {"intermediate_size": _feed_forward(facts, projector.prefix, embed)}
             if projector.layers
             else {}
         ),
         "layer_norm_eps": facts.number(f"{side}.attention.layer_norm_epsilon", 1e-6),
-        **{key: facts.whole(f"{side}.{key}") for key in pictures if not _any(facts, key)},
+        **{key: 0 if _any(facts, key) else facts.whole(f"{side}.{key}") for key in pictures},
     }
 
 
@@ -292,8 +295,6 @@ def _views(
 ) -> dict[str, MediaView]:
     """Take an encoder's tensors from `left`."""
     layers = sizes["num_hidden_layers"] if projector.layers else 0
-    if layers > len(left):
-        raise CheckpointError(f"it announces {layers} layers, but has {len(left)} tensors")
     _respell(left, projector.spellings)
     _swap_reversed(left, projector.prefix, layers, sizes["hidden_size"])
     views: dict[str, MediaView] = {}

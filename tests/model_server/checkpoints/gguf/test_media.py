@@ -6,6 +6,7 @@ tests/golden/converted_media; the files are built here again by our tables (see 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.gguf.architecture import halves_of_heads
 from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.header import GgufHeader
+from model_server.checkpoints.gguf.media import media_of
 from model_server.checkpoints.gguf.projectors import PROJECTORS
 from model_server.checkpoints.gguf.projectors.projector import FRAMES, GgufProjector
 from model_server.checkpoints.media_part import media_part_of
@@ -37,7 +39,15 @@ from model_server.models.weights.sharding import ONE_DEVICE
 from model_server.sharing.images.forms import WindowsForm
 from sax.errors import CheckpointError
 from tests.each_case import each_case
-from tests.model_server.checkpoints.gguf.test_converted import Case, converted, told_of, write
+from tests.model_server.checkpoints.gguf.test_converted import (
+    HOSTILE,
+    Case,
+    converted,
+    metadata_of,
+    stored,
+    told_of,
+    write,
+)
 from tests.model_server.models.family_cases import F32
 from tests.tools.golden import common
 from tests.tools.golden.converted import digest
@@ -264,6 +274,15 @@ def _made(
         pieces = np.moveaxis(numbers, 2, 0) if parts == FRAMES else np.split(numbers, len(parts))
         made |= dict(zip(parts, pieces, strict=True))
     return made | {name: np.stack(numbers) for name, numbers in stacks.items()}
+
+
+@dataclass(frozen=True)
+class OfEncoders(MediaCase):
+    """The encoders' file, where `Case` has that of the text."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return self.both["media"]
 
 
 @dataclass(frozen=True)
@@ -496,3 +515,21 @@ def test_parts_of_a_tower_that_do_not_fit_are_refused_by_name(tmp_path: Path) ->
         ("square", {"clip.vision.patch_size": 30}, whole, "2 vectors are no square"),
     ):
         assert re.search(said, refused(case, tmp_path / name, metadata, tensors))
+
+
+@each_case("name", NAMES)
+def test_hostile_metadata_of_an_encoder_is_read_or_refused(name: str) -> None:
+    case = MediaCase(name)
+    config = case.thinker | case.thinker.get("text_config", {})
+    tokens = [f"x{each}" for each in range(config["vocab_size"])]
+    for projector in case.projectors:
+        for key, text in projector.tokens.items():
+            tokens[token_of(config, key)] = text
+    metadata, tensors = metadata_of(OfEncoders(name)), stored(OfEncoders(name))
+    text = {"model_type": [*case.projectors[0].texts][0], "hidden_size": config["hidden_size"]}
+    assert media_of(GgufHeader(metadata, tensors), text, tokens) is not None
+    for key in metadata:
+        fewer = {other: value for other, value in metadata.items() if other != key}
+        for changed in (fewer, *(metadata | {key: value} for value in HOSTILE)):
+            with contextlib.suppress(CheckpointError):
+                media_of(GgufHeader(changed, tensors), text, tokens)
