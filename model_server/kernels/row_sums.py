@@ -4,7 +4,8 @@ alone.
 XLA:CPU adds the numbers of a row in an order that depends on how many rows there are, and computes
 behind the last whole vector otherwise than within one; a token's norm and its route would depend on
 its batch. The native kernels compute each row alike. Without them sums are products with ones,
-whose order XLA:CPU did not change in rows of 16 numbers and more.
+whose order XLA:CPU did not change in rows of 16 numbers and more, from two rows on: one row by
+itself was added otherwise.
 """
 
 from __future__ import annotations
