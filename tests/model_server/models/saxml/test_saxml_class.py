@@ -194,6 +194,7 @@ UNSAID = {
     "CHAT_TEMPLATE": "{{ messages }}",
     "TOOL_PARSER": "hermes",
     "REASONING_PARSER": "think",
+    "ACTIVATIONS": "int8",
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
     "MAX_ADAPTERS": 2,
