@@ -252,6 +252,22 @@ def _begun(held: State, places: StatePlaces, blank: State) -> State:
     return tuple(map(begun, held, blank))
 
 
+@dataclass(frozen=True)
+class PlainMemories:
+    """A `MemoryKernel` of no platform."""
+
+    remembered: Callable[[jax.Array, MemoryTokens], tuple[jax.Array, jax.Array]]
+
+    def remember(
+        self, memory: jax.Array, places: StatePlaces, tokens: MemoryTokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `MemoryKernel.remember`."""
+        (begun,) = _begun((memory,), places, (jnp.zeros(memory.shape[1:], memory.dtype),))
+        each = jax.tree.map(lambda array: array[:, None], tokens)
+        after, made = jax.vmap(self.remembered)(begun, each)
+        return made[:, 0], overwrite(memory, places.writes, after)
+
+
 def _advance_by(
     kernel: MemoryKernel,
     held: State,
@@ -272,6 +288,8 @@ def _advance_by(
     before = _begun(held[:-1], of_rows, blank[:-1])
     left, (tokens, rest) = _decoded(before, decodes, inputs, prepared, places.drafted)
     alone = jax.tree.map(lambda array: array[:, 0], tokens)
+    if alone.decay.ndim > 2:  # each row of a memory has its own, which the kernel does not take
+        kernel = PlainMemories(step.remembered)
     made, memory = _remembered(kernel, held[-1], of_rows, alone)
     outputs = jax.vmap(step.finished)(made[:, None], rest)[:, 0]
     written = [

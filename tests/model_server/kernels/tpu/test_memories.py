@@ -47,7 +47,10 @@ class Decays:
         return before + jnp.sum(x, axis=0), x
 
 
-def _recurrence(corrects: bool) -> Remembering:
+BY_ROW = "by row"  # corrects, and each row of a memory has a decay of its own, as in Kimi Linear
+
+
+def _recurrence(corrects: bool | str) -> Remembering:
     """Inputs are decays, and what the memory takes."""
 
     def remembered(memory: jax.Array, of: MemoryTokens) -> tuple[jax.Array, jax.Array]:
@@ -61,7 +64,7 @@ def _recurrence(corrects: bool) -> Remembering:
     return Remembering([Decays()], tokens, remembered, lambda made, rest: made + rest[..., None])
 
 
-def _inputs(tokens: int, corrects: bool) -> tuple[jax.Array, MemoryTokens]:
+def _inputs(tokens: int, corrects: bool | str) -> tuple[jax.Array, MemoryTokens]:
     draw = np.random.default_rng(3)
 
     def normal(*shape: int) -> jax.Array:
@@ -71,7 +74,8 @@ def _inputs(tokens: int, corrects: bool) -> tuple[jax.Array, MemoryTokens]:
     read = normal(HIGH if corrects else WIDE)
     rate = jax.nn.sigmoid(normal()) if corrects else None
     decay = -jnp.abs(normal())
-    return decay, MemoryTokens(column, normal(WIDE), read, decay, rate)
+    each = -jnp.abs(normal(HIGH)) if corrects == BY_ROW else decay
+    return decay, MemoryTokens(column, normal(WIDE), read, each, rate)
 
 
 def _held() -> State:
@@ -87,10 +91,14 @@ def _held() -> State:
 )
 @pytest.mark.parametrize(
     "corrects",
-    [pytest.param(False, id="sums", marks=pytest.mark.extended), pytest.param(True, id="corrects")],
+    [
+        pytest.param(False, id="sums", marks=pytest.mark.extended),
+        pytest.param(True, id="corrects"),
+        pytest.param(BY_ROW, id="by row"),
+    ],
 )
 def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
-    kernel: TpuAttention, corrects: bool
+    kernel: TpuAttention, corrects: bool | str
 ) -> None:
     """Two decodes, of which one goes to another page; a padding row; and blocks behind them."""
     places, counts = placed()
@@ -108,9 +116,13 @@ def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
 
 @pytest.mark.parametrize(
     "corrects",
-    [pytest.param(False, id="sums", marks=pytest.mark.nightly), pytest.param(True, id="corrects")],
+    [
+        pytest.param(False, id="sums", marks=pytest.mark.nightly),
+        pytest.param(True, id="corrects"),
+        pytest.param(BY_ROW, id="by row"),
+    ],
 )
-def test_rows_of_draft_tokens_go_on_from_each_other(corrects: bool) -> None:
+def test_rows_of_draft_tokens_go_on_from_each_other(corrects: bool | str) -> None:
     """Two draft tokens behind one row, and one behind another."""
     tables = jnp.asarray([[1, 2], [1, 2], [1, 2], [3, 4], [3, 4]], jnp.int32)
     limits = jnp.asarray([[9], [10], [11], [14], [15]], jnp.int32)
