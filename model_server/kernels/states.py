@@ -9,7 +9,7 @@ cross the border of a page.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -279,7 +279,8 @@ def _advance_by(
 ) -> tuple[jax.Array, State]:
     """As `advance`, with the memories of decode rows by a kernel, then the blocks."""
     decodes = places.reads.shape[0] - counts.shape[0]
-    of_rows, of_blocks = (places.rows(rows) for rows in (slice(decodes), slice(decodes, None)))
+    of_rows = places.rows(slice(decodes))
+    of_blocks = replace(places.rows(slice(decodes, None)), drafted=None)  # rows try draft tokens
 
     def prepared(state: State, given: Any, count: jax.Array) -> tuple[State, Any]:
         left, *more = step.prepared(state, given, count)
