@@ -106,6 +106,11 @@ CASES = (
     Case("deepseek-ai/DeepSeek-V3", "v7x:2x2x2", _eights(4096)),
     Case("deepseek-ai/DeepSeek-V3.2", "v5p:2x2x4", _eights(4096)),
     Case("zai-org/GLM-5", "v5p:2x2x4", _eights(4096)),
+    Case("zai-org/GLM-4.7-Flash", "v5e:2x4", {"MAX_CONTEXT": "8192"}),
+    Case("XiaomiMiMo/MiMo-V2-Flash", "v5p:2x2x2", _eights(8192)),
+    Case("moonshotai/Kimi-Linear-48B-A3B", "v5e:4x4", {"MAX_CONTEXT": "8192"}),
+    Case("deepseek-ai/DeepSeek-V4-Flash", "v5p:2x2x2", _eights(4096)),
+    Case("inclusionAI/Ling-3.0-Flash", "v5e:4x4", _eights(8192)),
 )
 
 
