@@ -9,7 +9,7 @@ cross the border of a page.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -279,8 +279,7 @@ def _advance_by(
 ) -> tuple[jax.Array, State]:
     """As `advance`, with the memories of decode rows by a kernel, then the blocks."""
     decodes = places.reads.shape[0] - counts.shape[0]
-    of_rows = places.rows(slice(decodes))
-    of_blocks = replace(places.rows(slice(decodes, None)), drafted=None)  # rows try draft tokens
+    of_rows, of_blocks = (places.rows(rows) for rows in (slice(decodes), slice(decodes, None)))
 
     def prepared(state: State, given: Any, count: jax.Array) -> tuple[State, Any]:
         left, *more = step.prepared(state, given, count)
@@ -321,7 +320,7 @@ def _decoded(
     def by_row(chained: jax.Array) -> Any:
         return in_turn(begun, chained, first, ones, step)
 
-    if drafted is None:
+    if drafted is None or not decodes:
         return together(None)
     return jax.lax.cond(drafted.any(), by_row, together, drafted)
 

@@ -140,7 +140,7 @@ class ByteForm(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, np.int32]:
-        """What the native products are told beside the arrays."""
+        """Attributes of the native products' calls."""
         return {"float4": np.int32(self.float4), "one_byte": np.int32(self.one_byte)}
 
     def tiles(self, dtypes: Any = jax.ShapeDtypeStruct) -> ByteTiles:
