@@ -1,11 +1,15 @@
 #include "threads.h"
 
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
+#endif
+#if defined(__SSE2__)
+#include <xmmintrin.h>
 #endif
 
 #include <atomic>
@@ -28,6 +32,26 @@ void pause() {
   asm volatile("yield");
 #endif
 }
+
+// How this thread computes: what it rounds to, and whether denormal numbers are zeros. XLA sets that of its own
+// threads, so a row's bits would depend on which thread computed it.
+#if defined(__SSE2__)
+using Arithmetic = unsigned;
+Arithmetic arithmetic() { return _mm_getcsr(); }
+void compute_as(Arithmetic wanted) { _mm_setcsr(wanted); }
+#elif defined(__aarch64__)
+using Arithmetic = uint64_t;
+Arithmetic arithmetic() {
+  Arithmetic found;
+  asm volatile("mrs %0, fpcr" : "=r"(found));
+  return found;
+}
+void compute_as(Arithmetic wanted) { asm volatile("msr fpcr, %0" ::"r"(wanted)); }
+#else
+using Arithmetic = int;
+Arithmetic arithmetic() { return 0; }
+void compute_as(Arithmetic) {}
+#endif
 
 // Whether `done` holds before kPatience is over.
 template <typename Done>
@@ -80,7 +104,7 @@ class Pool {
       for (size_t chunk = 0; chunk < chunks; ++chunk) run(work, chunk);
       return;
     }
-    run_ = run, work_ = work;
+    run_ = run, work_ = work, arithmetic_ = arithmetic();
     size_t count = static_cast<size_t>(threads());
     for (size_t i = 0; i < count; ++i) {
       ranges_[i].end = chunks * (i + 1) / count;
@@ -114,7 +138,10 @@ class Pool {
     for (unsigned seen = 0;;) {
       seen = wait_for_other_than(seen);
       // Twice the workers inside, and one while there is work to take.
-      if (inside_.fetch_add(2, std::memory_order_acq_rel) & 1) take_chunks(own);
+      if (inside_.fetch_add(2, std::memory_order_acq_rel) & 1) {
+        compute_as(arithmetic_);
+        take_chunks(own);
+      }
       if (inside_.fetch_sub(2, std::memory_order_acq_rel) == 2) inside_.notify_one();
     }
   }
@@ -156,6 +183,7 @@ class Pool {
   std::mutex caller_;
   Chunk run_ = nullptr;
   void* work_ = nullptr;
+  Arithmetic arithmetic_{};  // the caller's
   std::vector<Range> ranges_{static_cast<size_t>(threads())};  // of chunks, one per thread
   alignas(64) std::atomic<int> inside_{0};
   alignas(64) std::atomic<unsigned> round_{0};

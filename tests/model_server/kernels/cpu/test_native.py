@@ -55,3 +55,26 @@ def test_the_rows_from_which_whole_numbers_use_amx_can_be_chosen() -> None:
     if "amx_model" not in told:
         pytest.skip("the library was compiled without AMX, as for quick tests")
     assert "int8 and int4 from 7, " in told
+
+
+@pytest.mark.skipif(not native.available(), reason="sax was installed without its native kernels")
+def test_denormal_numbers_are_to_every_thread_what_they_are_to_xlas() -> None:
+    """Threads begin as whoever asks first, and XLA's take such numbers for zeros."""
+    rows = """
+import ctypes, jax, jax.numpy as jnp
+from model_server.kernels.cpu import native
+from model_server.kernels.cpu.rows import rms_norm
+
+native.library().sax_cpu_thread_ids((ctypes.c_int * 4)(), 4)  # this thread makes the others
+x, every = jnp.full((4096, 64), 1e-40), jnp.zeros((0,), jnp.int32)
+norm = jax.jit(lambda x: rms_norm(x, x, every, jnp.ones(64), epsilon=1e-6)[0])
+print(len({float(row) for _ in range(20) for row in norm(x)[:, 0]}))
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", rows],
+        env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "SAX_CPU_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == "1\n"
