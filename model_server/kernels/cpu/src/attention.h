@@ -3,113 +3,14 @@
 
 #pragma once
 
-#include "page_numbers.h"
+#include "held_lines.h"
+#include "packed_keys.h"
+#include "segments.h"
 
 namespace sax::SAX_ISA {
 
 constexpr size_t kQueryRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 4 : 2;  // at once
-constexpr int kKeys = 128;            // whose scores are kept at once; a part holds a whole number
 constexpr float kMasked = -1e30f;
-
-// At most kKeys keys, in groups of sixteen lanes. Nothing outside `from` and `end` of a group
-// contributes, not even numbers that are none.
-struct Segment {
-  int groups;      // of sixteen keys
-  int32_t at[kKeys / kLanes];    // position of the first lane of each
-  size_t key[kKeys / kLanes];    // where each group starts among the keys, and among the values
-  size_t value[kKeys / kLanes];
-  size_t scale[kKeys / kLanes];
-  int from[kKeys / kLanes], end[kKeys / kLanes];  // lanes
-};
-
-SAX_INLINE Segment segment_at(const Attention& a, const int32_t* table, size_t head, int32_t begin,
-                              int32_t first, int32_t end) {
-  Segment s;
-  s.groups = 0;
-  for (int32_t at = begin; at < end && s.groups < kKeys / kLanes; at += kLanes, ++s.groups) {
-    s.at[s.groups] = at;
-    s.from[s.groups] = first > at ? first - at : 0;
-    s.end[s.groups] = end - at < kLanes ? end - at : kLanes;
-    size_t in_page = static_cast<size_t>(at) % a.page_size;
-    size_t page = static_cast<size_t>(table[static_cast<size_t>(at) / a.page_size]);
-    size_t of_head = page * a.kv_heads + head;
-    s.key[s.groups] = (of_head * a.key_rows + a.key_first) * a.page_size + in_page;
-    s.value[s.groups] = (of_head * a.page_size + in_page) * a.value_dim;
-    s.scale[s.groups] = of_head * a.page_size + in_page;
-  }
-  return s;
-}
-
-template <Number N>
-SAX_INLINE void fetch_keys(const Attention& a, const Segment& s) {
-  for (size_t d = 0; d < a.key_dim; ++d) {
-    for (int group = 0; group < s.groups; ++group) fetch<N>(a.keys, s.key[group] + d * a.page_size);
-  }
-}
-
-// Scores of G groups from the given one on: enough sums at once to hide how long each takes. The
-// values of the groups are fetched meanwhile.
-template <Number N, int R, int G>
-SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, int group,
-                                 const float* queries, float (*scores)[kKeys]) {
-  F sums[R][G];
-  for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < G; ++g) sums[r][g] = set(0.0f);
-  }
-  for (size_t d = 0; d < a.key_dim; ++d) {
-    F keys[G];
-    for (int g = 0; g < G; ++g) {
-      size_t at = s.key[group + g] + d * a.page_size;
-      if (a.values) fetch<N>(a.values, s.value[group + g] + d * kLanes);
-      keys[g] = load_numbers<N>(a.keys, at);
-    }
-    for (int r = 0; r < R; ++r) {
-      F query = set(queries[r * a.key_dim + d]);
-      for (int g = 0; g < G; ++g) sums[r][g] = fma(keys[g], query, sums[r][g]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < G; ++g) {
-      F sum = sums[r][g];
-      if (a.key_scales) sum = mul(sum, load(a.key_scales + s.scale[group + g]));
-      store(scores[r] + (group + g) * kLanes, sum);
-    }
-  }
-}
-
-// Vectors beside each other for R rows: their sums stay in registers.
-constexpr int beside(int rows) {
-  int most = kAccumulators / rows;
-  return most >= 4 ? 4 : most >= 2 ? 2 : 1;
-}
-
-template <Number N, int R>
-SAX_INLINE void scores_of(const Attention& a, const Segment& s, const float* queries,
-                          float (*scores)[kKeys]) {
-  constexpr int wide = beside(R);
-  int group = 0;
-  for (; group + wide <= s.groups; group += wide) {
-    scores_of_groups<N, R, wide>(a, s, group, queries, scores);
-  }
-  for (; group < s.groups; ++group) scores_of_groups<N, R, 1>(a, s, group, queries, scores);
-}
-
-// Leaves the groups of which some row attends to a key; those of no row would add zeros.
-template <int R>
-SAX_INLINE void leave_chosen(Segment& s, const uint8_t* const* chosen) {
-  int kept = 0;
-  for (int group = 0; group < s.groups; ++group) {
-    uint8_t any = 0;
-    for (int r = 0; r < R; ++r) {
-      for (int i = s.from[group]; i < s.end[group]; ++i) any |= chosen[r][s.at[group] + i];
-    }
-    if (!any) continue;
-    s.at[kept] = s.at[group], s.from[kept] = s.from[group], s.end[kept] = s.end[group];
-    s.key[kept] = s.key[group], s.value[kept] = s.value[group], s.scale[kept] = s.scale[group];
-    ++kept;
-  }
-  s.groups = kept;
-}
 
 // What a query sees: a flag for each cached token, or null for all, between these positions.
 struct Seen {
@@ -126,6 +27,13 @@ SAX_INLINE void mask(const Segment& s, const Seen& seen, float* scores) {
       if (!within || (seen.chosen && !seen.chosen[at + i])) scores[i] = kMasked;
     }
   }
+}
+
+// How many of the first rows, a multiple of R, are one query's and choose alike; R if the first R do not.
+SAX_INLINE size_t rows_alike(const Seen* seen, size_t rows, size_t together) {
+  size_t alike = 1;
+  while (alike < rows && seen[alike].chosen == seen[0].chosen) ++alike;
+  return alike < together ? together : alike / together * together;
 }
 
 // Turns scores into weights of the values; returns by how much earlier sums shrink.
@@ -177,19 +85,24 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, const Segment& 
       sums[r][c] = mul(before, set(decays[r]));
     }
   }
-  for (int group = 0; group < s.groups; ++group) {
-    size_t keys = group < next.groups ? next.key[group] : s.key[group];
-    for (int i = s.from[group]; i < s.end[group]; ++i) {
-      F values[C];
-      for (int c = 0; c < C; ++c) {
-        size_t in_group = i * a.value_dim + column + c * kLanes;
-        fetch<N>(a.keys, keys + in_group / kLanes * a.page_size);
-        values[c] = load_some_numbers<N>(a.values, s.value[group] + in_group, lanes(c));
-      }
-      for (int r = 0; r < R; ++r) {
-        F weight = set(weights[r][group * kLanes + i]);
-        for (int c = 0; c < C; ++c) sums[r][c] = fma(values[c], weight, sums[r][c]);
-      }
+  auto add_key = [&](int group, int i) {
+    bool fetches = group < next.groups;
+    F values[C];
+    for (int c = 0; c < C; ++c) {
+      size_t in_group = i * a.value_dim + column + c * kLanes;
+      if (fetches) fetch<N>(a.keys, next.key[group] + in_group / kLanes * a.page_size);
+      values[c] = load_some_numbers<N>(a.values, s.value[group] + in_group, lanes(c));
+    }
+    for (int r = 0; r < R; ++r) {
+      F weight = set(weights[r][group * kLanes + i]);
+      for (int c = 0; c < C; ++c) sums[r][c] = fma(values[c], weight, sums[r][c]);
+    }
+  };
+  if (s.chosen) {  // the others would add zeros
+    for (int k = 0; k < s.count; ++k) add_key(s.place[k] / kLanes, s.place[k] % kLanes);
+  } else {
+    for (int group = 0; group < s.groups; ++group) {
+      for (int i = s.from[group]; i < s.end[group]; ++i) add_key(group, i);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -199,28 +112,68 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, const Segment& 
   }
 }
 
+constexpr size_t kTimes = 4;  // as many rows as are multiplied at once attend to a segment in turn
+
+// Of times R rows: scores with the keys of a segment and then weights of its values, and by how much
+// earlier sums shrink.
+template <int R>
+struct RowWeights {
+  size_t times;
+  alignas(64) float weights[kTimes][R][kKeys];
+  float decays[kTimes][R];
+};
+
+// Adds weighted keys, which are the values, too, to sums [times][R][W].
+#if defined(SAX_PACKS)
+
+// Of C vectors of each row's numbers.
+template <Number N, int R, int C>
+SAX_INLINE void add_key_columns(const Attention& a, const Segment& s, const RowWeights<R>& of, size_t column,
+                                float* out) {
+  alignas(64) float turned[kKeys][C][kLanes];
+  const PackedKeys* packed = s.chosen && packed_keys().count ? &packed_keys() : nullptr;
+  turn_keys<N, C>(a, s, packed, column, turned);
+  for (size_t time = 0; time < of.times; ++time) {
+    add_turned_keys<R, C>(a, s, packed != nullptr, turned, of.weights[time], of.decays[time], column,
+                          out + time * R * a.value_dim);
+  }
+}
+
 template <Number N, int R>
-SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, float (*weights)[kKeys],
-                                   const float* decays, float* out) {
-  for (size_t d = 0; d < a.key_dim; ++d) {
-    F sums[R];
-    for (int r = 0; r < R; ++r) sums[r] = set(0.0f);
-    for (int group = 0; group < s.groups; ++group) {
-      F keys = load_numbers<N>(a.keys, s.key[group] + d * a.page_size);
-      if (s.from[group] > 0 || s.end[group] < kLanes) {
-        float lanes[kLanes], kept[kLanes] = {};
-        store(lanes, keys);
-        for (int i = s.from[group]; i < s.end[group]; ++i) kept[i] = lanes[i];
-        keys = load(kept);
+SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, const RowWeights<R>& of, float* out) {
+  constexpr size_t wide = beside(R), columns = wide * kLanes;
+  size_t column = 0;
+  for (; column + columns <= a.key_dim; column += columns) add_key_columns<N, R, wide>(a, s, of, column, out);
+  for (; column < a.key_dim; column += kLanes) add_key_columns<N, R, 1>(a, s, of, column, out);
+}
+
+#else
+
+template <Number N, int R>
+SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, const RowWeights<R>& of, float* out) {
+  for (size_t time = 0; time < of.times; ++time, out += R * a.value_dim) {
+    for (size_t d = 0; d < a.key_dim; ++d) {
+      F sums[R];
+      for (int r = 0; r < R; ++r) sums[r] = set(0.0f);
+      for (int group = 0; group < s.groups; ++group) {
+        F keys = load_numbers<N>(a.keys, s.key[group] + d * a.page_size);
+        if (s.from[group] > 0 || s.end[group] < kLanes) {
+          float lanes[kLanes], kept[kLanes] = {};
+          store(lanes, keys);
+          for (int i = s.from[group]; i < s.end[group]; ++i) kept[i] = lanes[i];
+          keys = load(kept);
+        }
+        for (int r = 0; r < R; ++r) sums[r] = fma(keys, load(of.weights[time][r] + group * kLanes), sums[r]);
       }
-      for (int r = 0; r < R; ++r) sums[r] = fma(keys, load(weights[r] + group * kLanes), sums[r]);
-    }
-    for (int r = 0; r < R; ++r) {
-      float* to = out + r * a.value_dim + d;
-      *to = *to * decays[r] + sum(sums[r]);
+      for (int r = 0; r < R; ++r) {
+        float* to = out + r * a.value_dim + d;
+        *to = *to * of.decays[time][r] + sum(sums[r]);
+      }
     }
   }
 }
+
+#endif
 
 // How rows are compared with keys and weighted values added up, for numbers of a page that are widened to
 // float32; `Halves` has another order of sums.
@@ -234,15 +187,30 @@ struct Widened {
     for (size_t d = 0; d < a.key_dim; ++d) to[d] = query[d] * a.scale;
   }
 
+  // Before the scores of a segment of which some keys are chosen.
+  template <int R>
+  SAX_INLINE void take_chosen([[maybe_unused]] const Attention& a, [[maybe_unused]] const Segment& s) {
+#if defined(SAX_PACKS)
+    pack<N, R>(a, s, packed_keys());
+#endif
+  }
+
   template <int R>
   SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
+#if defined(SAX_PACKS)
+    if (s.chosen && packed_keys().count) return scores_of_packed<R>(a, s, packed_keys(), queries, to);
+#endif
     scores_of<N, R>(a, s, queries, to);
+  }
+
+  template <int R>
+  SAX_INLINE void keys_as_values(const Attention& a, const Segment& s, const RowWeights<R>& of, float* out) {
+    add_keys_as_values<N, R>(a, s, of, out);
   }
 
   template <int R>
   SAX_INLINE void values(const Attention& a, const Segment& s, const Segment& next,
                          float (*weights)[kKeys], const float* decays, float* out) {
-    if (!a.values) return add_keys_as_values<N, R>(a, s, weights, decays, out);
     size_t column = 0;
     constexpr int wide = beside(R);
     for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
@@ -255,15 +223,42 @@ struct Widened {
   }
 };
 
-// R rows, each a query with one of its heads: queries [R][parts][D], sums [R][W].
+// Times R rows, each a query with one of its heads: queries [times][R][parts][D], sums [times][R][W]. All
+// attend to a segment while the cache holds it.
 template <class Order, int R>
 static void attend_rows(const Attention& a, const int32_t* table, size_t head, int32_t first,
                         int32_t end, const float* queries, const Seen* seen, float* out,
-                        Partial* states) {
-  alignas(64) float scores[R][kKeys];
-  float decays[R];
-  const uint8_t* chosen[R];
-  for (int r = 0; r < R; ++r) chosen[r] = seen[r].chosen;
+                        Partial* states, size_t times) {
+  RowWeights<R> of;
+  Segment nothing;
+  nothing.groups = 0;
+  // Rows that see the same of a segment. The first fetch the next one meanwhile.
+  auto attend_to = [&](const Segment& s, const Segment& next, size_t begin) {
+    for (size_t time = 0; time < of.times; ++time) {
+      size_t row = begin + time * R;
+      Order::template scores<R>(a, s, queries + row * Order::kParts * a.key_dim, of.weights[time]);
+      for (int r = 0; r < R; ++r) {
+        of.decays[time][r] = weigh(a, s, seen[row + r], of.weights[time][r], states[row + r]);
+      }
+    }
+    if (!a.values) return Order::template keys_as_values<R>(a, s, of, out + begin * a.value_dim);
+    for (size_t time = 0; time < of.times; ++time) {
+      Order::template values<R>(a, s, begin + time ? nothing : next, of.weights[time], of.decays[time],
+                                out + (begin + time * R) * a.value_dim);
+    }
+  };
+  auto attend_to_chosen = [&](const Segment& whole, const Segment& next) {
+    for (size_t begin = 0; begin < times * R; begin += of.times * R) {
+      const uint8_t* chosen[R];
+      for (int r = 0; r < R; ++r) chosen[r] = seen[begin + r].chosen;
+      of.times = rows_alike(seen + begin, times * R - begin, R) / R;
+      Segment s = whole;
+      leave_chosen<R>(s, chosen);
+      if (!s.groups) continue;
+      Order::template take_chosen<R>(a, s);
+      attend_to(s, next, begin);
+    }
+  };
   // Segments end at the same positions wherever the first of these rows begins to see.
   auto behind = [](int32_t at) { return at / kKeys * kKeys + kKeys; };
   auto segment = [&](int32_t at) {
@@ -275,11 +270,12 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
   for (; at < end; at = behind(at)) {
     Segment s = next;
     next = segment(behind(at));
-    if (chosen[0]) leave_chosen<R>(s, chosen);
-    if (!s.groups) continue;
-    Order::template scores<R>(a, s, queries, scores);
-    for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, seen[r], scores[r], states[r]);
-    Order::template values<R>(a, s, next, scores, decays, out);
+    if (seen[0].chosen) {
+      attend_to_chosen(s, next);
+    } else {
+      of.times = times;
+      attend_to(s, next, 0);
+    }
   }
 }
 
@@ -289,7 +285,7 @@ SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t hea
                             Partial* states, size_t rows) {
   if constexpr (R > 0) {
     if (rows == R) {
-      return attend_rows<Order, R>(a, table, head, first, end, queries, seen, out, states);
+      return attend_rows<Order, R>(a, table, head, first, end, queries, seen, out, states, 1);
     }
     attend_some<Order, R - 1>(a, table, head, first, end, queries, seen, out, states, rows);
   }
@@ -298,17 +294,28 @@ SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t hea
 // Rows on vectors: their queries, and sums over all keys and over a part.
 template <class Order>
 struct OnVectors {
-  static constexpr size_t kRows = Order::kRows;
-  float queries[kRows * Order::kParts * kMostDim], sums_[kRows * kMostDim], parts[kRows * kMostDim];
+  static constexpr size_t kTogether = Order::kRows, kRows = kTimes * kTogether;
+  float *queries, *held, *parts;
+
+  explicit OnVectors(const Attention& a)
+      : queries(numbers_held<8>(kRows * Order::kParts * a.key_dim)),
+        held(numbers_held<9>(kRows * a.value_dim)),
+        parts(numbers_held<10>(kRows * a.value_dim)) {}
 
   void take(const Attention& a, size_t r, const float* query) {
     Order::take(a, query, queries + r * Order::kParts * a.key_dim);
   }
-  float* sums(const Attention& a, size_t r) { return sums_ + r * a.value_dim; }
+  float* sums(const Attention& a, size_t r) { return held + r * a.value_dim; }
   float* part(const Attention& a, size_t r) { return parts + r * a.value_dim; }
   void attend(const Attention& a, const int32_t* table, size_t head, int32_t first, int32_t end,
               const Seen* seen, Partial* states, size_t count) {
-    attend_some<Order, kRows>(a, table, head, first, end, queries, seen, parts, states, count);
+    size_t times = count / kTogether, whole = times * kTogether;
+    if (times) {
+      attend_rows<Order, kTogether>(a, table, head, first, end, queries, seen, parts, states, times);
+    }
+    attend_some<Order, kTogether - 1>(a, table, head, first, end,
+                                      queries + whole * Order::kParts * a.key_dim, seen + whole,
+                                      part(a, whole), states + whole, count - whole);
   }
 };
 
@@ -435,7 +442,7 @@ static void attend_by(Rows& by, const Attention& a, const Queries& q, size_t hea
 [[maybe_unused]] static void attend(const Attention& a, const Queries& q, size_t head,
                                     int32_t begin, int32_t end, float* sums, Partial* partials) {
   with_number(a.number, [&](auto number) {
-    OnVectors<Widened<number()>> rows;
+    OnVectors<Widened<number()>> rows(a);
     attend_by(rows, a, q, head, begin, end, sums, partials);
   });
 }

@@ -163,6 +163,12 @@ struct Halves {
   }
 
   template <int R>
+  SAX_INLINE void take_chosen(const Attention&, const Segment&) {}
+
+  template <int R>
+  SAX_INLINE void keys_as_values(const Attention&, const Segment&, const RowWeights<R>&, float*) {}  // see `takes_halves`
+
+  template <int R>
   SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
     constexpr int wide = beside(R);
     int group = 0;
@@ -191,7 +197,7 @@ struct Halves {
 static void attend_in_halves(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
                              float* sums, Partial* partials) {
   Flushing flushing;
-  OnVectors<Halves> rows;
+  OnVectors<Halves> rows(a);
   attend_by(rows, a, q, head, begin, end, sums, partials);
 }
 

@@ -97,6 +97,43 @@ SAX_INLINE B of_float4(B x) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x.v)};
 }
 
+#define SAX_PACKS
+// Stores the lanes of a mask side by side, then zeros: sixteen numbers in all.
+SAX_INLINE void store_packed(float* p, F x, uint16_t which) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(which, x.v));
+}
+// The reverse: the other lanes are zero.
+SAX_INLINE F load_spread(const float* p, uint16_t which) {
+  return {_mm512_maskz_expand_ps(which, _mm512_loadu_ps(p))};
+}
+// Turns sixteen rows into the sixteen columns of what they hold.
+SAX_INLINE void turn(F (&x)[kLanes]) {
+  __m512 twos[kLanes], fours[kLanes];
+  for (int i = 0; i < kLanes; i += 2) {
+    twos[i] = _mm512_unpacklo_ps(x[i].v, x[i + 1].v);
+    twos[i + 1] = _mm512_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+  for (int i = 0; i < kLanes; i += 4) {  // the k-th quarter of fours[i + j]: column 4 k + j of four rows
+    for (int j = 0; j < 2; ++j) {
+      __m512d one = _mm512_castps_pd(twos[i + j]), other = _mm512_castps_pd(twos[i + 2 + j]);
+      fours[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(one, other));
+      fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(one, other));
+    }
+  }
+  for (int j = 0; j < 4; ++j) {
+    __m512 even[2], odd[2];  // quarters of these columns
+    for (int half = 0; half < 2; ++half) {
+      __m512 one = fours[8 * half + j], other = fours[8 * half + 4 + j];
+      even[half] = _mm512_shuffle_f32x4(one, other, 0x88);
+      odd[half] = _mm512_shuffle_f32x4(one, other, 0xdd);
+    }
+    x[j].v = _mm512_shuffle_f32x4(even[0], even[1], 0x88);
+    x[j + 4].v = _mm512_shuffle_f32x4(odd[0], odd[1], 0x88);
+    x[j + 8].v = _mm512_shuffle_f32x4(even[0], even[1], 0xdd);
+    x[j + 12].v = _mm512_shuffle_f32x4(odd[0], odd[1], 0xdd);
+  }
+}
+
 #if defined(__AVX512BF16__)
 #define SAX_NARROWS
 // Stores 32 numbers as bf16, rounded to nearest.

@@ -123,6 +123,12 @@ struct Paired {
   }
 
   template <int R>
+  SAX_INLINE void take_chosen(const Attention&, const Segment&) {}
+
+  template <int R>
+  SAX_INLINE void keys_as_values(const Attention&, const Segment&, const RowWeights<R>&, float*) {}  // see `takes_halves`
+
+  template <int R>
   SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
     constexpr int wide = beside(R);
     int group = 0;
@@ -151,7 +157,7 @@ struct Paired {
 static void attend_paired(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
                           float* sums, Partial* partials) {
   Flushing flushing;  // the instructions take denormal numbers for zeros; so does what is between them
-  OnVectors<Paired> rows;
+  OnVectors<Paired> rows(a);
   attend_by(rows, a, q, head, begin, end, sums, partials);
 }
 

@@ -3,8 +3,6 @@
 
 #pragma once
 
-#include <vector>
-
 #include "halves.h"
 #include "tile_registers.h"
 
@@ -27,14 +25,6 @@ SAX_INLINE void put_line(const uint16_t* even, const uint16_t* odd, void* to) {
 #endif
 }
 
-// Memory of this thread, from a line of the cache on.
-template <int Use>
-SAX_INLINE char* lines_held(size_t bytes) {
-  thread_local std::vector<char> memory;
-  if (memory.size() < bytes + kLine) memory.resize(bytes + kLine);
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + kLine - 1) / kLine * kLine);
-}
-
 // Rows on tiles, for `attend_by`. Numbers of rows lie as registers take them: of each sixteen rows, for
 // each step, the first part of its 32 numbers, then the second.
 struct OnTiles {
@@ -51,8 +41,8 @@ struct OnTiles {
     weights = lines_held<1>(kSums / kTile * 2 * kSteps * kRegister);
     keys = lines_held<2>(kKeys / kTile * steps * kRegister);
     values = lines_held<3>(wide / kTile * kSteps * kRegister);
-    held = reinterpret_cast<float*>(lines_held<4>(kRows * a.value_dim * sizeof(float)));
-    parts = reinterpret_cast<float*>(lines_held<5>(kRows * wide * sizeof(float)));
+    held = numbers_held<4>(kRows * a.value_dim);
+    parts = numbers_held<5>(kRows * wide);
     scores = reinterpret_cast<float(*)[kKeys]>(lines_held<6>(kSums * sizeof(float[kKeys])));
   }
 

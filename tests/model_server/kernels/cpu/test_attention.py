@@ -238,7 +238,7 @@ def test_decodes_that_share_pages_get_the_bits_that_each_gets_alone(
 
 # Keys as values, of which queries compare and get the first numbers; and two groups of heads.
 CHOSEN = [
-    (Case(0, 1, 21, 12, 1, 40, 0, 16, 35, dtype="bfloat16"), 1),
+    (Case(0, 1, 21, 20, 1, 40, 0, 16, 35, dtype="bfloat16"), 1),
     (Case(0, 1, 21, 12, 1, 40, 0, 4, 140, dtype="int8"), 1),
     (Case(0, 1, 21, 8, 2, 24, 20, 16, 35), 4),
     (Case(0, 1, 21, 8, 2, 24, 20, 16, 35, dtype="bfloat16"), 4),
