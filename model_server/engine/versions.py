@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -32,9 +34,36 @@ def versions() -> dict[str, str]:
 def own_digest() -> str:
     """Return the digest of this process's sources as they were at the first call.
 
-    A server asks when it starts: files that an upgrade replaces later are not what it runs.
+    A server asks when it starts: files that an upgrade replaces later are not what it runs. If some
+    have changed between its imports and the call, nobody can tell what it runs, and no other
+    process has its digest.
     """
-    return source_digest()
+    digest = source_digest()
+    return f"{digest}, edited under process {os.getpid()}" if sources_changed() else digest
+
+
+def sources_changed(root: Path = _ROOT, since_s: float | None = None) -> bool:
+    """Return True if a source has changed since this process began, or another time.
+
+    What it imported before and after is then of two versions: it must not keep programs under the
+    digest of either.
+    """
+    since_s = _began_s() if since_s is None else since_s
+    paths = (path for room in _ROOMS for path in _sources(root / room))
+    return any(os.stat(path).st_ctime > since_s for path in paths)
+
+
+@cache
+def _began_s() -> float:
+    """Return when this process began, in seconds since 1970; elsewhere than on Linux about so."""
+    with suppress(OSError, ValueError, IndexError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
+    return _IMPORTED_S
+
+
+_IMPORTED_S = time.time()
 
 
 def source_digest(root: Path = _ROOT) -> str:

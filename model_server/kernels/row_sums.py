@@ -41,11 +41,6 @@ def row_sum(x: jax.Array) -> jax.Array:
     return _computed("sum", x, 0.0)
 
 
-def row_total(x: jax.Array) -> jax.Array:
-    """As `row_sum`, by the native kernels also where a weight had a part in x."""
-    return _computed("total", x, 0.0)
-
-
 def row_mean(x: jax.Array) -> jax.Array:
     """Return f32[..., 1], the mean of each row of f32[..., D]."""
     return row_sum(x) / x.shape[-1]
@@ -59,7 +54,7 @@ def row_softmax(x: jax.Array) -> jax.Array:
 def weighted_sum(scores: jax.Array, values: jax.Array, axis: int) -> jax.Array:
     """Return the sum of values along an axis, each number weighted by a softmax of its scores."""
     scores, values = (jnp.moveaxis(each, axis, -1) for each in (scores, values))
-    return row_total(row_softmax(scores) * values)[..., 0]
+    return row_sum(row_softmax(scores) * values)[..., 0]
 
 
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
@@ -100,7 +95,7 @@ def mixed_streams(
     made: jax.Array | None = None,  # f32[T, D]; None: nothing is added
 ) -> jax.Array:
     """Return f32[T, M, D]: streams weighted and added up, and `made` added to each result."""
-    on_cpu = mix if _is_native(x, on_weights=True) else _mixed
+    on_cpu = mix if _is_native(x) else _mixed
     return lax.platform_dependent(x, weights, adding, made, cpu=on_cpu, default=_mixed)
 
 
@@ -130,7 +125,7 @@ def balanced(x: jax.Array, least: float, rounds: int) -> jax.Array:
     """
     plain = partial(_balanced, least=least, rounds=rounds)
     native = partial(balance, least=least, rounds=rounds)
-    on_cpu = native if _is_native(x, on_weights=True) else plain
+    on_cpu = native if _is_native(x) else plain
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
 
 
@@ -150,25 +145,25 @@ def _(least: float, rounds: int, primals: Any, tangents: Any) -> tuple[jax.Array
     return balanced(*primals, least, rounds), change
 
 
-def _is_native(x: jax.Array, *, on_weights: bool) -> bool:
-    """True if the native kernels compute rows.
-
-    on_weights: also where a weight has had a part in x, so that it has a mesh of one device.
-    """
-    # XLA would gather what is divided among devices before it calls a kernel.
+def _is_native(x: jax.Array) -> bool:
+    """True if the native kernels compute rows."""
+    # XLA would gather what is divided among devices before it calls a kernel. What a weight has had
+    # a part in has a mesh, if only of one device.
     mesh = jax.typeof(x).sharding.mesh
-    alone = mesh.empty or (mesh.size == 1 and on_weights)
-    return alone and native.available() and x.dtype == jnp.float32 and not _PORTABLE.get()
+    return (
+        (mesh.empty or mesh.size == 1)
+        and native.available()
+        and x.dtype == jnp.float32
+        and not _PORTABLE.get()
+    )
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2))
 def _computed(name: str, x: jax.Array, epsilon: float) -> jax.Array:
     plain = partial(_BY_XLA[name], epsilon=epsilon)
     on_cpu = partial(_by_product, epsilon=epsilon) if name == "sum" else plain
-    # Norms behind a weight stay with XLA there: around the native ones it fused a product with a
-    # sum in the program of one step, and not in that of several.
-    if _is_native(x, on_weights=name in _BEHIND_WEIGHTS):
-        on_cpu = partial(curve, "sum" if name == "total" else name, epsilon=epsilon)
+    if _is_native(x):
+        on_cpu = partial(curve, name, epsilon=epsilon)
     return lax.platform_dependent(x, cpu=on_cpu, default=plain)
 
 
@@ -212,10 +207,8 @@ def _softplus(x: jax.Array, epsilon: float) -> jax.Array:
     return jax.nn.softplus(x)
 
 
-_BEHIND_WEIGHTS = ("softmax", "logistic", "softplus", "total")
 _BY_XLA: Mapping[str, Callable[..., jax.Array]] = {
     "sum": _sum,
-    "total": _sum,
     "softmax": _softmax,
     "logistic": _logistic,
     "softplus": _softplus,

@@ -27,7 +27,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
 from model_server.engine.step_program import StepProgram
-from model_server.engine.versions import versions
+from model_server.engine.versions import sources_changed, versions
 from model_server.islands import is_proxied
 from model_server.kernels.cpu import native
 from model_server.loading.deployment import Deployment
@@ -72,6 +72,13 @@ def start_programs(
     """
     folder = _folder(config)
     if folder is None or not _is_alone(deployment):
+        return None
+    if sources_changed():
+        logger.warning(
+            "%s: no programs are kept for the next start: sax's sources have changed since this "
+            "process began; restart it",
+            spec.model_id,
+        )
         return None
     program, buckets = deployment.program, deployment.buckets
     key = start_key(

@@ -13,15 +13,7 @@ from flax import nnx
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.feed_forward import FeedForward
-from model_server.models.layers.layers import (
-    EVERY_ROW,
-    Embedding,
-    LayerNorm,
-    Linear,
-    live_of,
-    run_layer,
-)
+from model_server.models.layers.layers import EVERY_ROW, Embedding, Linear, live_of, run_layer
 from model_server.models.layers.rope import Rope
 from model_server.models.weights.stage import Stage
 
@@ -150,14 +142,9 @@ class Decoder(nnx.Module):
 def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
     """Set the rows of the next call.
 
-    tokens: bool[T], of the flat batch; heads: bool[R], of those that logits are made of. Layer
-    norms and plain feed-forwards stay with XLA: beside native ones it fused what lies between
-    otherwise in a program of several steps, and a log-probability differed in its last bit.
+    tokens: bool[T], of the flat batch; heads: bool[R], of those that logits are made of.
     """
-    rows = _places(tokens)
-    for node in _on_rows(model):
-        if not isinstance(node, LayerNorm | FeedForward):
-            node.live = nnx.Variable(rows)
+    _set(model, _places(tokens))
     head = getattr(model, "head", None) or getattr(model, "embedding", None)
     if isinstance(head, Linear | Embedding):
         head.live = nnx.Variable(_places(heads))

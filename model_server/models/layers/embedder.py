@@ -13,7 +13,7 @@ from flax import nnx
 from model_server.checkpoints.huggingface.dense_modules import DenseModule, weight_name
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
 from model_server.kernels.cpu.served import is_native
-from model_server.kernels.row_sums import mixed_streams, row_total
+from model_server.kernels.row_sums import mixed_streams, row_sum
 from model_server.models.layers.activations import Activation, activation_of
 from model_server.models.layers.layers import Linear
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
@@ -72,7 +72,7 @@ def pooled(
 
 def unit(vectors: jax.Array) -> jax.Array:
     """f32[..., D]: the vectors with length 1."""
-    size = jnp.sqrt(row_total(jnp.square(vectors)))
+    size = jnp.sqrt(row_sum(jnp.square(vectors)))
     return vectors / jnp.maximum(size, 1e-12)
 
 

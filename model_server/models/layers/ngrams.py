@@ -21,7 +21,7 @@ from jax import lax
 from model_server.checkpoints.ngram_hashes import NGramHashes
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.row_sums import logistic, mixed_streams, row_total, silu
+from model_server.kernels.row_sums import logistic, mixed_streams, row_sum, silu
 from model_server.kernels.states import Filtering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.gated_streams import StreamNorms
@@ -181,7 +181,7 @@ class NGrams(nnx.Module):
         recalled, state = batch.advance(state, blank, tokens, Recalling(s.separator))
         rows = ngram_rows(s.hashes, recalled.astype(jnp.int32))
         vectors = self.table(rows.reshape(-1)).reshape(len(x), s.size)
-        likeness = row_total(self.key_norms(self.keys(vectors)) * self.query_norms(x))
+        likeness = row_sum(self.key_norms(self.keys(vectors)) * self.query_norms(x))
         likeness = likeness * s.embed**-0.5
         opening = jnp.sqrt(jnp.maximum(jnp.abs(likeness), 1e-6)) * jnp.sign(likeness)
         opened = mixed_streams(self.values(vectors)[:, None], logistic(opening).swapaxes(1, 2))

@@ -16,7 +16,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.running.ops import Runner
 from model_server.engine.step_times import StepTimes
-from model_server.loading import lm_loading
+from model_server.loading import lm_loading, start_loading
 from model_server.loading.lm_loading import _measured
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
@@ -72,6 +72,9 @@ def test_a_start_with_the_programs_of_the_last_one_traces_nothing_and_answers_th
     file.unlink()
     assert started(replace(kept, keep_programs=False))[0] == first[0]
     assert not file.exists()
+    monkeypatch.setattr(start_loading, "sources_changed", lambda: True)
+    assert started(kept)[0] == first[0]
+    assert not file.exists(), "programs of older sources were kept as those of newer ones"
 
 
 @pytest.mark.usefixtures("compiled_anew")

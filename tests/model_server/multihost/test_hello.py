@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from model_server.config import ModelServerConfig
-from model_server.engine.versions import source_digest, versions
+from model_server.engine.versions import source_digest, sources_changed, versions
 from model_server.multihost.hello import hello, why_not, why_uneven
 from tests.model_server.multihost.hosts_here import greeting, membership
 
@@ -63,6 +64,19 @@ def test_two_programs_of_one_version_are_told_apart(tmp_path: Path) -> None:
     assert source_digest(tmp_path) == before
     (tmp_path / "sax" / "names.py").write_text("A = 2\n")
     assert source_digest(tmp_path) != before
+
+
+def test_sources_that_change_under_a_process_are_noticed(tmp_path: Path) -> None:
+    for room in ("sax", "model_server"):
+        (tmp_path / room).mkdir()
+    file = tmp_path / "sax" / "names.py"
+    file.write_text("A = 1\n")
+    written_s = file.stat().st_ctime
+    assert not sources_changed(tmp_path, written_s)
+    assert sources_changed(tmp_path, written_s - 0.01)
+    os.utime(file, (0, 0))  # as an installer sets it
+    assert sources_changed(tmp_path, written_s - 0.01)
+    assert not sources_changed(), "those of this process"
 
 
 def test_a_host_tells_its_versions_and_the_flags_that_must_agree() -> None:
