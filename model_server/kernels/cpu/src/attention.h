@@ -86,11 +86,10 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, const Segment& 
     }
   }
   auto add_key = [&](int group, int i) {
-    bool fetches = group < next.groups;
     F values[C];
     for (int c = 0; c < C; ++c) {
       size_t in_group = i * a.value_dim + column + c * kLanes;
-      if (fetches) fetch<N>(a.keys, next.key[group] + in_group / kLanes * a.page_size);
+      if (group < next.groups) fetch<N>(a.values, next.value[group] + in_group);
       values[c] = load_some_numbers<N>(a.values, s.value[group] + in_group, lanes(c));
     }
     for (int r = 0; r < R; ++r) {
@@ -196,11 +195,12 @@ struct Widened {
   }
 
   template <int R>
-  SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
+  SAX_INLINE void scores(const Attention& a, const Segment& s, const Segment& next, const float* queries,
+                         float (*to)[kKeys]) {
 #if defined(SAX_PACKS)
     if (s.chosen && packed_keys().count) return scores_of_packed<R>(a, s, packed_keys(), queries, to);
 #endif
-    scores_of<N, R>(a, s, queries, to);
+    scores_of<N, R>(a, s, next, queries, to);
   }
 
   template <int R>
@@ -227,16 +227,17 @@ struct Widened {
 // attend to a segment while the cache holds it.
 template <class Order, int R>
 static void attend_rows(const Attention& a, const int32_t* table, size_t head, int32_t first,
-                        int32_t end, const float* queries, const Seen* seen, float* out,
-                        Partial* states, size_t times) {
+                        int32_t end, const Segment& after, const float* queries, const Seen* seen,
+                        float* out, Partial* states, size_t times) {
   RowWeights<R> of;
   Segment nothing;
   nothing.groups = 0;
-  // Rows that see the same of a segment. The first fetch the next one meanwhile.
+  // Rows that see the same of a segment. The first fetch the next one meanwhile: as much of it.
   auto attend_to = [&](const Segment& s, const Segment& next, size_t begin) {
     for (size_t time = 0; time < of.times; ++time) {
       size_t row = begin + time * R;
-      Order::template scores<R>(a, s, queries + row * Order::kParts * a.key_dim, of.weights[time]);
+      Order::template scores<R>(a, s, row ? nothing : next, queries + row * Order::kParts * a.key_dim,
+                                of.weights[time]);
       for (int r = 0; r < R; ++r) {
         of.decays[time][r] = weigh(a, s, seen[row + r], of.weights[time][r], states[row + r]);
       }
@@ -259,35 +260,32 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
       attend_to(s, next, begin);
     }
   };
-  // Segments end at the same positions wherever the first of these rows begins to see.
-  auto behind = [](int32_t at) { return at / kKeys * kKeys + kKeys; };
   auto segment = [&](int32_t at) {
     return segment_at(a, table, head, at, first, behind(at) < end ? behind(at) : end);
   };
   int32_t at = first / kLanes * kLanes;
-  Segment next = segment(at);
-  fetch_keys<Order::kNumber>(a, next);
-  for (; at < end; at = behind(at)) {
+  for (Segment next = segment(at); at < end; at = behind(at)) {
     Segment s = next;
-    next = segment(behind(at));
+    next = behind(at) < end ? segment(behind(at)) : after;
     if (seen[0].chosen) {
       attend_to_chosen(s, next);
     } else {
       of.times = times;
       attend_to(s, next, 0);
     }
+    fetch_groups<Order::kNumber>(a, next, s.groups);
   }
 }
 
 template <class Order, int R>
 SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t head, int32_t first,
-                            int32_t end, const float* queries, const Seen* seen, float* out,
-                            Partial* states, size_t rows) {
+                            int32_t end, const Segment& after, const float* queries, const Seen* seen,
+                            float* out, Partial* states, size_t rows) {
   if constexpr (R > 0) {
     if (rows == R) {
-      return attend_rows<Order, R>(a, table, head, first, end, queries, seen, out, states, 1);
+      return attend_rows<Order, R>(a, table, head, first, end, after, queries, seen, out, states, 1);
     }
-    attend_some<Order, R - 1>(a, table, head, first, end, queries, seen, out, states, rows);
+    attend_some<Order, R - 1>(a, table, head, first, end, after, queries, seen, out, states, rows);
   }
 }
 
@@ -307,13 +305,15 @@ struct OnVectors {
   }
   float* sums(const Attention& a, size_t r) { return held + r * a.value_dim; }
   float* part(const Attention& a, size_t r) { return parts + r * a.value_dim; }
+  void fetch_first(const Attention& a, const Segment& s) { fetch_groups<Order::kNumber>(a, s, 0); }
+  // after: the segment to attend to when these rows are done.
   void attend(const Attention& a, const int32_t* table, size_t head, int32_t first, int32_t end,
-              const Seen* seen, Partial* states, size_t count) {
+              const Segment& after, const Seen* seen, Partial* states, size_t count) {
     size_t times = count / kTogether, whole = times * kTogether;
     if (times) {
-      attend_rows<Order, kTogether>(a, table, head, first, end, queries, seen, parts, states, times);
+      attend_rows<Order, kTogether>(a, table, head, first, end, after, queries, seen, parts, states, times);
     }
-    attend_some<Order, kTogether - 1>(a, table, head, first, end,
+    attend_some<Order, kTogether - 1>(a, table, head, first, end, after,
                                       queries + whole * Order::kParts * a.key_dim, seen + whole,
                                       part(a, whole), states + whole, count - whole);
   }
@@ -401,7 +401,7 @@ SAX_INLINE void narrow_keys(const Seen (&seen)[Most], size_t count, int32_t& beg
 // Rows: what computes them, `kRows` at once.
 template <class Rows>
 static void attend_by(Rows& by, const Attention& a, const Queries& q, size_t head, int32_t begin,
-                      int32_t end, float* part_sums, Partial* partials) {
+                      int32_t end, float* part_sums, Partial* partials, const Coming& coming) {
   constexpr size_t most = Rows::kRows;
   size_t group = a.heads / a.kv_heads, rows = q.count * group, width = a.value_dim;
   for (size_t row = 0; row < rows; row += most) {
@@ -422,13 +422,16 @@ static void attend_by(Rows& by, const Attention& a, const Queries& q, size_t hea
     }
     int32_t first = begin, last = end;
     narrow_keys(seen, count, first, last);
+    if (!row) by.fetch_first(a, first_segment(a, {q.table, head, first, last}));
     for (int32_t at = first / kKeysOfPart * kKeysOfPart; at < last; at += kKeysOfPart) {
       for (size_t r = 0; r < count; ++r) {
         of_part[r] = {kMasked, 0.0f};
         memset(by.part(a, r), 0, width * sizeof(float));
       }
       int32_t part_end = at + kKeysOfPart < last ? at + kKeysOfPart : last;
-      by.attend(a, q.table, head, first > at ? first : at, part_end, seen, of_part, count);
+      Coming next{q.table, head, part_end, last};
+      if (part_end >= last) next = row + count < rows ? Coming{} : coming;
+      by.attend(a, q.table, head, first > at ? first : at, part_end, first_segment(a, next), seen, of_part, count);
       for (size_t r = 0; r < count; ++r) add_part(by.part(a, r), of_part[r], width, by.sums(a, r), states[r]);
     }
     for (size_t r = 0; r < count; ++r) {
@@ -440,10 +443,11 @@ static void attend_by(Rows& by, const Attention& a, const Queries& q, size_t hea
 }
 
 [[maybe_unused]] static void attend(const Attention& a, const Queries& q, size_t head,
-                                    int32_t begin, int32_t end, float* sums, Partial* partials) {
+                                    int32_t begin, int32_t end, float* sums, Partial* partials,
+                                    const Coming& coming) {
   with_number(a.number, [&](auto number) {
     OnVectors<Widened<number()>> rows(a);
-    attend_by(rows, a, q, head, begin, end, sums, partials);
+    attend_by(rows, a, q, head, begin, end, sums, partials, coming);
   });
 }
 

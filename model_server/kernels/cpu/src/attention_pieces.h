@@ -52,7 +52,7 @@ class Pieces {
   void attend() {
     sums_ = held<float, 6>(vectors_ * step_.value_dim);
     partials_ = held<Partial, 7>(vectors_);
-    parallel(pieces_.size(), [this](size_t i) { attend_to(pieces_[i]); });
+    parallel(pieces_.size(), [this](size_t i) { attend_to(pieces_[i], coming(i + 1)); });
     for (const Decode& each : decodes_) {
       const Queries& of = all_[each.query];
       kernel_for(step_, of).join(step_, of.first, each.end - each.first,
@@ -127,10 +127,18 @@ class Pieces {
     }
   }
 
-  void attend_to(const Piece& piece) const {
+  // What the thread that has the piece before most likely has next.
+  Coming coming(size_t piece) const {
+    if (piece >= pieces_.size()) return {};
+    const Piece& of = pieces_[piece];
+    int32_t first = first_seen(step_, *of.queries.limits);
+    return {of.queries.table, of.head, std::max(of.begin, first), of.end};
+  }
+
+  void attend_to(const Piece& piece, const Coming& coming) const {
     auto attend = kernel_for(step_, piece.queries).attend;
     auto run = [&](float* sums, Partial* partials) {
-      attend(step_, piece.queries, piece.head, piece.begin, piece.end, sums, partials);
+      attend(step_, piece.queries, piece.head, piece.begin, piece.end, sums, partials, coming);
     };
     if (!piece.places) return run(nullptr, nullptr);
     size_t width = step_.value_dim, group = step_.heads / step_.kv_heads, count = piece.queries.count;

@@ -74,8 +74,8 @@ struct StepSums {
 };
 
 template <int R, int G>
-SAX_INLINE void step_scores(const Attention& a, const Segment& s, int group, const float* queries,
-                            float (*scores)[kKeys]) {
+SAX_INLINE void step_scores(const Attention& a, const Segment& s, const Segment& next, int group,
+                            const float* queries, float (*scores)[kKeys]) {
   F totals[R][G];
   for (auto& row : totals) {
     for (F& total : row) total = set(0.0f);
@@ -87,7 +87,7 @@ SAX_INLINE void step_scores(const Attention& a, const Segment& s, int group, con
     auto keys_of = [&](size_t d, F(&keys)[G]) __attribute__((always_inline)) {
       for (int g = 0; g < G; ++g) {
         size_t at = s.key[group + g] + d * a.page_size;
-        fetch<Number::bf16>(a.values, s.value[group + g] + d * kLanes);
+        if (group + g < next.groups) fetch<Number::bf16>(a.keys, next.key[group + g] + d * a.page_size);
         keys[g] = load_bf16(static_cast<const uint16_t*>(a.keys) + at);
       }
     };
@@ -119,10 +119,10 @@ SAX_INLINE void step_values(const Attention& a, const Segment& s, const Segment&
     for (int c = 0; c < C; ++c) totals[r][c] = mul(load_some(place(r, c), lanes(c)), set(decays[r]));
   }
   auto values_of = [&](int group, size_t key, F(&values)[C]) __attribute__((always_inline)) {
-    size_t soon = group < next.groups ? next.key[group] : s.key[group];
+    bool fetches = group < next.groups;
     for (int c = 0; c < C; ++c) {
       size_t in_group = key * a.value_dim + column + static_cast<size_t>(c) * kLanes;
-      fetch<Number::bf16>(a.keys, soon + in_group / kLanes * a.page_size);
+      if (fetches) fetch<Number::bf16>(a.values, next.value[group] + in_group);
       values[c] = load_some_numbers<Number::bf16>(a.values, s.value[group] + in_group, lanes(c));
     }
   };
@@ -169,11 +169,12 @@ struct Halves {
   SAX_INLINE void keys_as_values(const Attention&, const Segment&, const RowWeights<R>&, float*) {}  // see `takes_halves`
 
   template <int R>
-  SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
+  SAX_INLINE void scores(const Attention& a, const Segment& s, const Segment& next, const float* queries,
+                         float (*to)[kKeys]) {
     constexpr int wide = beside(R);
     int group = 0;
-    for (; group + wide <= s.groups; group += wide) step_scores<R, wide>(a, s, group, queries, to);
-    for (; group < s.groups; ++group) step_scores<R, 1>(a, s, group, queries, to);
+    for (; group + wide <= s.groups; group += wide) step_scores<R, wide>(a, s, next, group, queries, to);
+    for (; group < s.groups; ++group) step_scores<R, 1>(a, s, next, group, queries, to);
   }
 
   template <int R>
@@ -195,10 +196,10 @@ struct Halves {
 };
 
 static void attend_in_halves(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
-                             float* sums, Partial* partials) {
+                             float* sums, Partial* partials, const Coming& coming) {
   Flushing flushing;
   OnVectors<Halves> rows(a);
-  attend_by(rows, a, q, head, begin, end, sums, partials);
+  attend_by(rows, a, q, head, begin, end, sums, partials, coming);
 }
 
 static void join_in_halves(const Attention& a, size_t row, size_t parts, const float* sums,

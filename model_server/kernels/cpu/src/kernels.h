@@ -220,11 +220,20 @@ struct ByteProduct {
 };
 
 // Attention over pages.
+// Keys and values of which the first are fetched before they are read: pages lie anywhere, so a machine
+// would wait for the first of each. A table of no pages: none.
+struct Coming {
+  const int32_t* table = nullptr;
+  size_t kv_head = 0;
+  int32_t begin = 0, end = 0;
+};
+
 struct PageAttention {
   // Heads [kv_head] of these queries over the keys from `begin` to `end`. partials: null, and the
   // result is written, or one per query and head, as sums are: for `join`.
+  // coming: what this thread most likely attends to next.
   void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
-                 int32_t end, float* sums, Partial* partials);
+                 int32_t end, float* sums, Partial* partials, const Coming& coming);
 
   // All heads of one row: the parts of its keys in their order, sums [parts][H][W].
   void (*join)(const Attention& step, size_t row, size_t parts, const float* sums,

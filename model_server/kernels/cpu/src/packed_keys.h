@@ -58,7 +58,9 @@ SAX_INLINE void scores_of_packed(const Attention& a, const Segment& s, const Pac
     side_by_side.key[group] = static_cast<size_t>(group * kLanes);
   }
   alignas(64) float found[R + 1][kKeys];  // lanes behind those of the last row are read, too
-  scores_of<Number::f32, R>(of_packed, side_by_side, queries, found);
+  Segment none;
+  none.groups = 0;
+  scores_of<Number::f32, R>(of_packed, side_by_side, none, queries, found);
   for (int r = 0; r < R; ++r) {
     const float* from = found[r];
     for (int group = 0; group < s.groups; ++group) {

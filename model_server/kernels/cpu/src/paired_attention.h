@@ -40,8 +40,8 @@ SAX_INLINE Pair pair_at(const void* of) {
 }
 
 template <int R, int G>
-SAX_INLINE void paired_scores(const Attention& a, const Segment& s, int group, const float* queries,
-                              float (*scores)[kKeys]) {
+SAX_INLINE void paired_scores(const Attention& a, const Segment& s, const Segment& next, int group,
+                              const float* queries, float (*scores)[kKeys]) {
   F sums[R][G];
   for (auto& row : sums) {
     for (F& sum : row) sum = set(0.0f);
@@ -51,7 +51,10 @@ SAX_INLINE void paired_scores(const Attention& a, const Segment& s, int group, c
     B keys[G];
     for (int g = 0; g < G; ++g) {
       size_t key = s.key[group + g];
-      fetch<Number::bf16>(a.values, s.value[group + g] + d * kLanes);
+      if (group + g < next.groups) {
+        fetch<Number::bf16>(a.keys, next.key[group + g] + d * a.page_size);
+        if (a.page_size > kLanes) fetch<Number::bf16>(a.keys, next.key[group + g] + odd * a.page_size);
+      }
       keys[g] = paired(sixteen(a.keys, key + d * a.page_size), sixteen(a.keys, key + odd * a.page_size));
     }
     for (int r = 0; r < R; ++r) {
@@ -78,14 +81,16 @@ SAX_INLINE void paired_values(const Attention& a, const Segment& s, const Segmen
     for (int c = 0; c < C; ++c) sums[r][c] = mul(load_some(place(r, c), lanes(c)), set(decays[r]));
   }
   for (int group = 0; group < s.groups; ++group) {
-    size_t soon = group < next.groups ? next.key[group] : s.key[group];
+    bool fetches = group < next.groups;
     int from = s.from[group], end = s.end[group];
     auto add = [&](int i, bool even, bool odd) __attribute__((always_inline)) {
       B values[C];
       for (int c = 0; c < C; ++c) {
         size_t in_group = static_cast<size_t>(i) * a.value_dim + column + static_cast<size_t>(c) * kLanes;
-        fetch<Number::bf16>(a.keys, soon + in_group / kLanes * a.page_size);
-        fetch<Number::bf16>(a.keys, soon + (in_group + a.value_dim) / kLanes * a.page_size);
+        if (fetches) {
+          fetch<Number::bf16>(a.values, next.value[group] + in_group);
+          fetch<Number::bf16>(a.values, next.value[group] + in_group + a.value_dim);
+        }
         size_t at = s.value[group] + in_group;
         values[c] = paired(some_of_sixteen(a.values, at, even ? lanes(c) : 0),
                            some_of_sixteen(a.values, at + a.value_dim, odd ? lanes(c) : 0));
@@ -129,11 +134,12 @@ struct Paired {
   SAX_INLINE void keys_as_values(const Attention&, const Segment&, const RowWeights<R>&, float*) {}  // see `takes_halves`
 
   template <int R>
-  SAX_INLINE void scores(const Attention& a, const Segment& s, const float* queries, float (*to)[kKeys]) {
+  SAX_INLINE void scores(const Attention& a, const Segment& s, const Segment& next, const float* queries,
+                         float (*to)[kKeys]) {
     constexpr int wide = beside(R);
     int group = 0;
-    for (; group + wide <= s.groups; group += wide) paired_scores<R, wide>(a, s, group, queries, to);
-    for (; group < s.groups; ++group) paired_scores<R, 1>(a, s, group, queries, to);
+    for (; group + wide <= s.groups; group += wide) paired_scores<R, wide>(a, s, next, group, queries, to);
+    for (; group < s.groups; ++group) paired_scores<R, 1>(a, s, next, group, queries, to);
   }
 
   template <int R>
@@ -155,10 +161,10 @@ struct Paired {
 };
 
 static void attend_paired(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
-                          float* sums, Partial* partials) {
+                          float* sums, Partial* partials, const Coming& coming) {
   Flushing flushing;  // the instructions take denormal numbers for zeros; so does what is between them
   OnVectors<Paired> rows(a);
-  attend_by(rows, a, q, head, begin, end, sums, partials);
+  attend_by(rows, a, q, head, begin, end, sums, partials, coming);
 }
 
 #endif

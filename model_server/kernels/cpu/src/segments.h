@@ -42,17 +42,30 @@ SAX_INLINE Segment segment_at(const Attention& a, const int32_t* table, size_t h
   return s;
 }
 
+// Segments end at the same positions wherever the first of their rows begins to see.
+SAX_INLINE int32_t behind(int32_t at) { return at / kKeys * kKeys + kKeys; }
+
+SAX_INLINE Segment first_segment(const Attention& a, const Coming& coming) {
+  Segment none;
+  none.groups = 0;
+  if (!coming.table || coming.begin >= coming.end) return none;
+  int32_t begin = coming.begin / kLanes * kLanes, end = behind(begin);
+  return segment_at(a, coming.table, coming.kv_head, begin, coming.begin, end < coming.end ? end : coming.end);
+}
+
+// Fetches the keys and values of the groups from the given one on.
 template <Number N>
-SAX_INLINE void fetch_keys(const Attention& a, const Segment& s) {
-  for (size_t d = 0; d < a.key_dim; ++d) {
-    for (int group = 0; group < s.groups; ++group) fetch<N>(a.keys, s.key[group] + d * a.page_size);
+SAX_INLINE void fetch_groups(const Attention& a, const Segment& s, int group) {
+  for (; group < s.groups; ++group) {
+    for (size_t d = 0; d < a.key_dim; ++d) fetch<N>(a.keys, s.key[group] + d * a.page_size);
+    for (size_t at = 0; a.values && at < kLanes * a.value_dim; at += kLanes) fetch<N>(a.values, s.value[group] + at);
   }
 }
 
 // Scores of G groups from the given one on: enough sums at once to hide how long each takes. The
-// values of the groups are fetched meanwhile.
+// keys of the next segment are fetched meanwhile.
 template <Number N, int R, int G>
-SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, int group,
+SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, const Segment& next, int group,
                                  const float* queries, float (*scores)[kKeys]) {
   F sums[R][G];
   for (int r = 0; r < R; ++r) {
@@ -61,9 +74,8 @@ SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, int group
   for (size_t d = 0; d < a.key_dim; ++d) {
     F keys[G];
     for (int g = 0; g < G; ++g) {
-      size_t at = s.key[group + g] + d * a.page_size;
-      if (a.values) fetch<N>(a.values, s.value[group + g] + d * kLanes);
-      keys[g] = load_numbers<N>(a.keys, at);
+      if (group + g < next.groups) fetch<N>(a.keys, next.key[group + g] + d * a.page_size);
+      keys[g] = load_numbers<N>(a.keys, s.key[group + g] + d * a.page_size);
     }
     for (int r = 0; r < R; ++r) {
       F query = set(queries[r * a.key_dim + d]);
@@ -86,14 +98,14 @@ constexpr int beside(int rows) {
 }
 
 template <Number N, int R>
-SAX_INLINE void scores_of(const Attention& a, const Segment& s, const float* queries,
-                          float (*scores)[kKeys]) {
+SAX_INLINE void scores_of(const Attention& a, const Segment& s, const Segment& next,
+                          const float* queries, float (*scores)[kKeys]) {
   constexpr int wide = beside(R);
   int group = 0;
   for (; group + wide <= s.groups; group += wide) {
-    scores_of_groups<N, R, wide>(a, s, group, queries, scores);
+    scores_of_groups<N, R, wide>(a, s, next, group, queries, scores);
   }
-  for (; group < s.groups; ++group) scores_of_groups<N, R, 1>(a, s, group, queries, scores);
+  for (; group < s.groups; ++group) scores_of_groups<N, R, 1>(a, s, next, group, queries, scores);
 }
 
 // Leaves the groups of which some row attends to a key; those of no row would add zeros.

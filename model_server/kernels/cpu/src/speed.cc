@@ -67,7 +67,7 @@ size_t queries_for_tiles(const Kernels& kernels) {
     step.heads = rows;
     auto seconds = [&](const PageAttention& by) {
       return shortest(std::chrono::microseconds(400), [&] {
-        by.attend(step, {table.data(), &limit, nullptr, 0, 0, 1, pages}, 0, 0, limit, nullptr, nullptr);
+        by.attend(step, {table.data(), &limit, nullptr, 0, 0, 1, pages}, 0, 0, limit, nullptr, nullptr, {});
       });
     };
     if (seconds(kernels.halves_of_many) < seconds(kernels.halves)) found = rows;

@@ -65,8 +65,9 @@ struct OnTiles {
     put_row(scaled, a.key_dim, queries + r / kTile * 2 * steps * kRegister + r % kTile * kLine);
   }
 
+  void fetch_first(const Attention&, const Segment&) {}
   void attend(const Attention& a, const int32_t* table, size_t head, int32_t first, int32_t end,
-              const Seen* seen, Partial* states, size_t count) {
+              const Segment&, const Seen* seen, Partial* states, size_t count) {
     for (int32_t at = first / kInStep * kInStep, next; at < end; at = next) {
       next = at / kKeys * kKeys + kKeys;
       Segment s = segment_at(a, table, head, at, first, next < end ? next : end);
@@ -164,10 +165,10 @@ struct OnTiles {
 };
 
 static void attend_on_tiles(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
-                            float* sums, Partial* partials) {
+                            float* sums, Partial* partials, const Coming& coming) {
   Flushing flushing;
   OnTiles rows(a);
-  attend_by(rows, a, q, head, begin, end, sums, partials);
+  attend_by(rows, a, q, head, begin, end, sums, partials, coming);
 }
 
 }  // namespace sax::SAX_ISA

@@ -7,11 +7,11 @@
 namespace sax::SAX_ISA {
 
 template <Number N, int R>
-SAX_INLINE void some_scores(const Attention& a, const Segment& s, const float* queries, size_t rows,
-                            float (*scores)[kKeys]) {
+SAX_INLINE void some_scores(const Attention& a, const Segment& s, const Segment& next, const float* queries,
+                            size_t rows, float (*scores)[kKeys]) {
   if constexpr (R > 0) {
-    if (rows == R) return scores_of<N, R>(a, s, queries, scores);
-    some_scores<N, R - 1>(a, s, queries, rows, scores);
+    if (rows == R) return scores_of<N, R>(a, s, next, queries, scores);
+    some_scores<N, R - 1>(a, s, next, queries, rows, scores);
   }
 }
 
@@ -20,6 +20,8 @@ static void score_number(const Attention& a, const int32_t* table, size_t row, i
                          int32_t end, const float* weights, float* to, size_t distance) {
   const float* queries = a.queries + row * a.heads * a.key_dim;
   alignas(64) float scores[kQueryRows][kKeys];
+  Segment none;
+  none.groups = 0;
   for (int32_t at = begin; at < end; at += kKeys) {
     int32_t next = at + kKeys < end ? at + kKeys : end;
     Segment s = segment_at(a, table, 0, at, at, next);
@@ -27,7 +29,7 @@ static void score_number(const Attention& a, const int32_t* table, size_t row, i
     for (F& total : totals) total = set(0.0f);
     for (size_t first = 0; first < a.heads; first += kQueryRows) {
       size_t count = a.heads - first < kQueryRows ? a.heads - first : kQueryRows;
-      some_scores<N, kQueryRows>(a, s, queries + first * a.key_dim, count, scores);
+      some_scores<N, kQueryRows>(a, s, none, queries + first * a.key_dim, count, scores);
       for (size_t r = 0; r < count; ++r) {
         if (!weights) {
           memcpy(to + (first + r) * distance + at, scores[r], static_cast<size_t>(next - at) * sizeof(float));

@@ -98,7 +98,7 @@ ffi::Error attend_whole(Numbers q, Numbers k, Numbers v, Whole firsts, Whole lim
     Queries queries{table.data() + input * in.columns(), of, nullptr, 0, first, count, in.columns(),
                     firsts.typed_data() + first};
     chosen().pages.attend(step, queries, head, 0, std::max(*std::max_element(of, of + count), 0), nullptr,
-                          nullptr);
+                          nullptr, {});
   });
   return ffi::Error::Success();
 }
