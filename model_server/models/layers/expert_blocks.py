@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.cpu.rows import activated
-from model_server.kernels.cpu.rows import gated as natively_gated
 from model_server.kernels.row_sums import rounded
-from model_server.models.layers.activations import Activation, gate_of, gated
+from model_server.models.layers.activations import Activation, activated, gated
 from model_server.models.layers.layers import project
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
@@ -90,15 +88,12 @@ def _inner(
 ) -> jax.Array:
     """f32[rows, F]: what one expert's down product takes."""
     up = project(seen, mine.up, live)
-    known = gate_of(activation)
     if mine.gate is None:
-        return activation(up) if live is None or known is None else activated(up, None, live, known)
+        return activated(activation, up, live)
     opening = project(seen, mine.gate, live)
     if added is not None:
         opening, up = opening + added.gate[None], up + added.up[None]
-    if live is None or known is None:
-        return gated(activation, opening, up)
-    return natively_gated(jnp.concatenate([opening, up], axis=1), live, known)
+    return gated(activation, opening, up, live)
 
 
 class _BlockOrder(NamedTuple):
