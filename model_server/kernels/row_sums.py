@@ -43,7 +43,7 @@ def row_sum(x: jax.Array) -> jax.Array:
 
 def row_mean(x: jax.Array) -> jax.Array:
     """Return f32[..., 1], the mean of each row of f32[..., D]."""
-    return row_sum(x) / x.shape[-1]
+    return rounded(row_sum(x) / x.shape[-1])  # XLA multiplies by the inverse of a constant
 
 
 def row_softmax(x: jax.Array) -> jax.Array:

@@ -61,7 +61,7 @@ class QueryGrowth:
     def at(self, positions: jax.Array) -> jax.Array:
         """Maps i32[T] to f32[T, 1, 1]."""
         contexts = ((positions + self.ahead) // self.context).astype(jnp.float32)
-        return (1 + self.beta * jnp.log1p(contexts))[:, None, None]
+        return (1 + rounded(self.beta * jnp.log1p(contexts)))[:, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

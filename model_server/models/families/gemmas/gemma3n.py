@@ -167,7 +167,7 @@ class Merged(_Versions):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         inputs = x.reshape(x.shape[0], 1 + len(self.projections), -1)
-        return self.norm(jnp.mean(self.projected(inputs), axis=1))
+        return self.norm(sum_in_order(self.projected(inputs), axis=1) / inputs.shape[1])
 
 
 class SparseFeedForward(GatedFeedForward):
@@ -238,7 +238,7 @@ class AlternatingLayer(nnx.Module):
         normed = self.before_attention(x)
         mixed, pages, lent = self.attention(normed, rotation, pages, lent, batch)
         x = x + self.after_attention(mixed) + self.residual(normed)
-        x = x / math.sqrt(2)
+        x = rounded(x / math.sqrt(2))
         x = x + self.after_ffw(self.ffw(self.before_ffw(x)))
         corrected, first = self.alternation.correct(predicted, x)
         added = self.gate(first, own)

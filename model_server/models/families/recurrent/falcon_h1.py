@@ -56,7 +56,7 @@ class AttendingHalf(nnx.Module):
         """Maps f32[T, 2 D] to f32[T, 2 D]."""
         stream = x[:, : x.shape[1] // 2]
         mixed, pages = self.attention(self.norm(stream) * self.factor, rotation, pages, batch)
-        return jnp.concatenate([stream, mixed * self.out_factor], axis=-1), pages
+        return jnp.concatenate([stream, rounded(mixed * self.out_factor)], axis=-1), pages
 
 
 class RecurrentHalf(nnx.Module):
