@@ -18,6 +18,7 @@ from jax import lax
 from model_server.engine.limits import EngineLimits
 from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS, MOST_BIASES, WriteLayout
 from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, GUIDED
+from model_server.kernels.row_sums import rounded
 
 EngineParts = dict[str, tuple[int, tuple[int, ...]]]
 
@@ -193,8 +194,8 @@ def _penalised(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Arra
     counts = jnp.where(on[:, None], counts, 0)
     generated = (counts // _GENERATED).astype(jnp.float32)
     repetition = jnp.where(counts > 0, rows.repetition_penalty[:, None], 1.0)
-    logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
-    logits = logits - rows.frequency_penalty[:, None] * generated
+    logits = jnp.where(logits > 0, logits / repetition, rounded(logits * repetition))
+    logits = logits - rounded(rows.frequency_penalty[:, None] * generated)
     return logits - jnp.where(generated > 0, rows.presence_penalty[:, None], 0.0)
 
 

@@ -43,7 +43,7 @@ def row_sum(x: jax.Array) -> jax.Array:
 
 def row_mean(x: jax.Array) -> jax.Array:
     """Return f32[..., 1], the mean of each row of f32[..., D]."""
-    return row_sum(x) / x.shape[-1]
+    return rounded(row_sum(x) / x.shape[-1])  # XLA multiplies by the inverse of a constant
 
 
 def row_softmax(x: jax.Array) -> jax.Array:
@@ -82,6 +82,21 @@ def softplus(x: jax.Array) -> jax.Array:
     return _computed("softplus", x, 0.0)
 
 
+def rounded(product: jax.Array) -> jax.Array:
+    """Return a product f32[...] that is added or subtracted next: rounded first, on CPUs too.
+
+    XLA:CPU fuses a product and a sum into one instruction, without rounding between, or does not:
+    where few numbers lie in a row it computes several rows at once in some programs, and what
+    arranges them lies between. A maximum cannot be left out, as a barrier is.
+    """
+    return lax.platform_dependent(product, cpu=_no_less, default=lambda x: x)
+
+
+def _no_less(x: jax.Array) -> jax.Array:
+    """Return f32[...] with the lowest finite number for -inf."""
+    return jnp.maximum(x, jnp.finfo(x.dtype).min)
+
+
 def fading(log_decay: jax.Array) -> jax.Array:
     """Return f32[H], -exp(x), computed apart from what it multiplies: once, in one way."""
     return lax.optimization_barrier(-jnp.exp(log_decay))
@@ -103,12 +118,12 @@ def _mixed(
     x: jax.Array, weights: jax.Array | None, adding: jax.Array | None, made: jax.Array | None
 ) -> jax.Array:
     if weights is not None:
-        # On TPUs and GPUs what is added was rounded before; XLA:CPU drops the barrier.
-        rounded = lax.optimization_barrier(weights[..., None] * x[:, :, None])
-        x = reduce(jnp.add, (rounded[:, stream] for stream in range(x.shape[1])))
+        # What is added was rounded before, on TPUs and GPUs by the barrier.
+        weighted = lax.optimization_barrier(rounded(weights[..., None] * x[:, :, None]))
+        x = reduce(jnp.add, (weighted[:, stream] for stream in range(x.shape[1])))
     if adding is None or made is None:
         return x
-    return x + adding[..., None] * made[:, None]
+    return x + rounded(adding[..., None] * made[:, None])
 
 
 @mixed_streams.defjvp

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from model_server.kernels.cpu import rows
 from model_server.kernels.row_sums import logistic, silu
 from sax.errors import CheckpointError
 
@@ -49,11 +50,25 @@ class BoundedGate:
 OWN_GATES = (ClampedGate, BoundedGate)  # what they let through is not activation(opening) * up
 
 
-def gated(activation: Activation, opening: jax.Array, up: jax.Array) -> jax.Array:
-    """activation(opening) * up, or as the gate of a kind of its own combines them."""
+def gated(
+    activation: Activation, opening: jax.Array, up: jax.Array, live: jax.Array | None = None
+) -> jax.Array:
+    """f32[T, F]: activation(opening) * up, or as the gate of a kind of its own combines them.
+
+    live: i32[T], the rows to compute by the native kernels, then -1; None: all, by XLA.
+    """
     if isinstance(activation, OWN_GATES):
         return activation.gated(opening, up)
-    return activation(opening) * up
+    gate = gate_of(activation)
+    if live is None or gate is None:
+        return activation(opening) * up
+    return rows.gated(jnp.concatenate([opening, up], axis=1), live, gate)
+
+
+def activated(activation: Activation, x: jax.Array, live: jax.Array | None) -> jax.Array:
+    """f32[T, F]: activation(x); live: as of `gated`."""
+    gate = gate_of(activation)
+    return activation(x) if live is None or gate is None else rows.activated(x, None, live, gate)
 
 
 def _exact_gelu(x: jax.Array) -> jax.Array:

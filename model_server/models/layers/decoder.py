@@ -13,6 +13,7 @@ from flax import nnx
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_sums import rounded
 from model_server.models.layers.layers import EVERY_ROW, Embedding, Linear, live_of, run_layer
 from model_server.models.layers.rope import Rope
 from model_server.models.weights.stage import Stage
@@ -110,7 +111,7 @@ class Decoder(nnx.Module):
     ) -> jax.Array:
         """Returns f32[T, D], the input of the first layer; vectors of media are not scaled."""
         x = self.embedding(tokens if media is None else jnp.maximum(tokens, 0))
-        x = x if self.embedding_scale == 1.0 else x * self.embedding_scale
+        x = x if self.embedding_scale == 1.0 else rounded(x * self.embedding_scale)
         return x if media is None else media.placed(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:

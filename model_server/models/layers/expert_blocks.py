@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.models.layers.activations import Activation, gated
+from model_server.kernels.row_sums import rounded
+from model_server.models.layers.activations import Activation, activated, gated
 from model_server.models.layers.layers import project
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
@@ -72,9 +73,7 @@ def in_blocks(
         share = jnp.where(live, weights[route], 0.0)[:, None]
         seen = seen * share if weigh_inputs else seen
         made = project(_inner(seen, mine, added, activation, all_live), mine.down, all_live)
-        made = made if weigh_inputs else made * share
-        # Rounded before it is added: whether XLA fuses the two depends on the number of rows.
-        made = jax.lax.optimization_barrier(made) if native else made
+        made = made if weigh_inputs else rounded(made * share)
         return out.at[token].add(made, mode="drop")
 
     return jax.lax.fori_loop(0, plan.blocks, one_block, jnp.zeros(x.shape, jnp.float32))
@@ -90,11 +89,11 @@ def _inner(
     """f32[rows, F]: what one expert's down product takes."""
     up = project(seen, mine.up, live)
     if mine.gate is None:
-        return activation(up)
+        return activated(activation, up, live)
     opening = project(seen, mine.gate, live)
     if added is not None:
         opening, up = opening + added.gate[None], up + added.up[None]
-    return gated(activation, opening, up)
+    return gated(activation, opening, up, live)
 
 
 class _BlockOrder(NamedTuple):

@@ -20,7 +20,7 @@ from jax import lax
 
 from model_server.kernels.cpu import rows
 from model_server.kernels.cpu.tiles import dense_product
-from model_server.kernels.row_sums import standardized, unit
+from model_server.kernels.row_sums import rounded, standardized, unit
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.layers.shown_routes import are_shown, note_all, shown_routes
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
@@ -68,11 +68,11 @@ def project_finely(x: jax.Array, kernel: jax.Array, live: jax.Array | None) -> j
 def sum_in_order(parts: jax.Array, axis: int) -> jax.Array:
     """Add [T, ...] along an axis in its order.
 
-    XLA's sums have an order that depends on T. On TPUs and GPUs what is added was rounded before;
-    XLA:CPU drops the barrier, and fuses the first of two products with their sum.
+    XLA's sums have an order that depends on T. What is added was rounded before: on TPUs and GPUs
+    by the barrier.
     """
-    rounded = lax.optimization_barrier(parts)
-    each = (lax.index_in_dim(rounded, i, axis, keepdims=False) for i in range(parts.shape[axis]))
+    parts = lax.optimization_barrier(rounded(parts))
+    each = (lax.index_in_dim(parts, i, axis, keepdims=False) for i in range(parts.shape[axis]))
     return functools.reduce(jnp.add, each)
 
 

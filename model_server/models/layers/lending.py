@@ -22,7 +22,8 @@ from flax import nnx
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.activations import Activation
+from model_server.kernels.row_sums import rounded
+from model_server.models.layers.activations import Activation, gated
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import (
@@ -31,6 +32,7 @@ from model_server.models.layers.layers import (
     Linear,
     RmsNorm,
     UnitNorm,
+    live_of,
     run_layer,
 )
 from model_server.models.layers.rope import Rotary
@@ -142,9 +144,9 @@ class PerLayerInputs(nnx.Module):
     def __call__(self, tokens: jax.Array, x: jax.Array) -> jax.Array:
         """Maps i32[T] and their embeddings f32[T, D] to f32[T, L * P]."""
         known = (tokens >= 0) & (tokens < self.vocab)
-        read = self.table(jnp.where(known, tokens, self.other)) * self.scale
+        read = rounded(self.table(jnp.where(known, tokens, self.other)) * self.scale)
         projected = (self.projection(x) * self.shrink).reshape(x.shape[0], -1, self.size)
-        return (self.norm(projected).reshape(read.shape) + read) * 2**-0.5
+        return (rounded(self.norm(projected)).reshape(read.shape) + read) * 2**-0.5
 
 
 class PerLayerGate(nnx.Module):
@@ -169,7 +171,8 @@ class PerLayerGate(nnx.Module):
 
     def __call__(self, x: jax.Array, own: jax.Array) -> jax.Array:
         """Maps f32[T, D] and the layer's inputs f32[T, P] to f32[T, D]."""
-        return self.norm(self.out(self.activation(self.gate(x)) * own))
+        opening = self.gate(x)
+        return self.norm(self.out(gated(self.activation, opening, own, live_of(self.gate))))
 
 
 class LendingDecoder(Decoder):

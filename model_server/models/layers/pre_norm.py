@@ -7,6 +7,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_sums import rounded
 from model_server.models.layers.layers import sum_and_norm
 from model_server.models.layers.rope import Rotary
 
@@ -115,7 +116,7 @@ class PreNormLayer(nnx.Module):
 
 
 def scaled(scale: float, added: jax.Array) -> jax.Array:
-    return added if scale == 1.0 else added * scale
+    return added if scale == 1.0 else rounded(added * scale)
 
 
 class MixerLayer(nnx.Module):

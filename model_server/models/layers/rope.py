@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.kernels.row_sums import rounded
 from model_server.models.long_positions import LONG
 from sax.errors import CheckpointError
 
@@ -38,15 +39,15 @@ class Rotary:
 
     def _turn(self, x: jax.Array) -> jax.Array:
         if not self.interleaved:
-            left, right = jnp.split(x, 2, axis=-1)
-            return jnp.concatenate(
-                [left * self.cos - right * self.sin, right * self.cos + left * self.sin], axis=-1
-            )
-        left, right = x[..., ::2], x[..., 1::2]
-        turned = jnp.stack(
-            [left * self.cos - right * self.sin, right * self.cos + left * self.sin], axis=-1
-        )
+            return jnp.concatenate(self._pairs(*jnp.split(x, 2, axis=-1)), axis=-1)
+        turned = jnp.stack(self._pairs(x[..., ::2], x[..., 1::2]), axis=-1)
         return turned.reshape(x.shape)
+
+    def _pairs(self, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (
+            rounded(left * self.cos) - rounded(right * self.sin),
+            rounded(right * self.cos) + rounded(left * self.sin),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class QueryGrowth:
     def at(self, positions: jax.Array) -> jax.Array:
         """Maps i32[T] to f32[T, 1, 1]."""
         contexts = ((positions + self.ahead) // self.context).astype(jnp.float32)
-        return (1 + self.beta * jnp.log1p(contexts))[:, None, None]
+        return (1 + rounded(self.beta * jnp.log1p(contexts)))[:, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from jax import lax
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.row_sums import fading, silu, softplus, unit
+from model_server.kernels.row_sums import fading, rounded, silu, softplus, unit
 from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.layers import Linear
@@ -152,7 +152,7 @@ class StateSpace(nnx.Module):
         s = self.shape
         projections = self.gate, self.x, self.b, self.c, self.step
         gate, inner, b, c, step = (
-            made(x) if factor == 1.0 else made(x) * factor
+            made(x) if factor == 1.0 else rounded(made(x) * factor)
             for made, factor in zip(projections, s.factors, strict=True)
         )
         step = softplus(step + self.step_bias[...][None])
@@ -187,7 +187,7 @@ class StateSpace(nnx.Module):
 
     def _finished(self, made: jax.Array, x: jax.Array) -> jax.Array:
         """Add the inputs f32[C, H, P] to the outputs f32[C, H, P]."""
-        return made + self.through[...][None, :, None] * x
+        return made + rounded(self.through[...][None, :, None] * x)
 
 
 def remembered(memory: jax.Array, tokens: MemoryTokens) -> tuple[jax.Array, jax.Array]:

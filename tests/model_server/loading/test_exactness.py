@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -49,6 +50,7 @@ from tests.model_server.models.family_cases import (
     overrides_of,
 )
 from tests.model_server.recorded_answers import Answer, Recorder, scoring, unlike
+from tests.processes import on_devices
 
 SLOTS, PAGE, CONTEXT = 4, 16, 64
 PAGES = 9  # fewer than the slots need: the youngest are preempted
@@ -114,6 +116,8 @@ def requests(seed: int = 0) -> list[EngineRequest]:
         sampling = Sampling(rng.choice([0.0, 1.0, 1.0]), 0, 1.0, seed=number, logprobs=number % 3)
         if number % 4 == 3:
             sampling = replace(sampling, presence_penalty=0.5, top_p=0.9)
+        if number % 4 == 1:
+            sampling = replace(sampling, frequency_penalty=0.3, repetition_penalty=1.1)
         prompt = (*common[:shared], *own)
         most = min(rng.randint(2, 16), CONTEXT - len(prompt))
         made.append(
@@ -238,6 +242,20 @@ def test_a_request_gets_the_same_bits_in_any_company(tmp_path: Path) -> None:
     cases += [(name, "int8") for name in ("deepseek_v3", "qwen3_next", "deepseek_v32")]
     failures = unequal(cases, tmp_path)
     assert not failures, str(failures)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+def test_a_request_gets_the_same_bits_from_programs_compiled_as_servers_do() -> None:
+    """The compiler of the other tests does not compute several rows at once as vectors.
+
+    Streams are mixed by weights in rows of four, which show it most.
+    """
+    module = "tests.model_server.loading.test_exactness"
+    command = [sys.executable, "-m", module, "deepseek_v4=float32"]
+    environ = on_devices(1) | {"XLA_FLAGS": ""}
+    told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    assert told.endswith(": equal\n"), told
 
 
 @pytest.mark.extended

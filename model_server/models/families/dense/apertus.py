@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.row_sums import rounded
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe, rms_norms
 from model_server.models.families.llama import attention_shape
@@ -95,7 +96,7 @@ class Xielu(nnx.Module):
         above = jax.nn.softplus(self.above[...])[None, :]
         below = (slope + jax.nn.softplus(self.below[...]))[None, :]
         bent = jnp.expm1(jnp.minimum(x, self.border[...])) - x
-        return jnp.where(x > 0, above * x * x, bent * below) + slope * x
+        return rounded(jnp.where(x > 0, above * x * x, bent * below)) + rounded(slope * x)
 
 
 FAMILY = Family("apertus", ("apertus",), "Apertus", configure)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from model_server.kernels.row_sums import logistic
+from model_server.kernels.row_sums import logistic, rounded
 from model_server.models.config_keys import ConfigKeys, windows_of
 from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
@@ -96,7 +96,7 @@ class OpenedFeedForward(nnx.Module):
         self.ffw = ffw
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return logistic(self.gate(x)) * self.ffw(x)
+        return rounded(logistic(self.gate(x)) * self.ffw(x))
 
 
 def shared_ffw(keys: ConfigKeys) -> Any:

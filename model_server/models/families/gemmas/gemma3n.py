@@ -21,7 +21,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.row_sums import row_mean
+from model_server.kernels.row_sums import rounded, row_mean
 from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.gemma3 import ropes_of
@@ -35,7 +35,7 @@ from model_server.models.families.gemmas.lending_recipe import (
 )
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
-from model_server.models.layers.activations import Activation
+from model_server.models.layers.activations import Activation, gated
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import (
     Linear,
@@ -98,7 +98,7 @@ class Alternation(nnx.Module):
         """
         off = made - predicted[:, self.active]
         shares = self._routed(made, self.correction[...]) + 1.0
-        corrected = predicted + shares[..., None] * off[:, None]
+        corrected = predicted + rounded(shares[..., None] * off[:, None])
         first = corrected[:, self.active]
         return corrected, first * self.output_scale[...][None] if self.scaled else first
 
@@ -167,7 +167,7 @@ class Merged(_Versions):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         inputs = x.reshape(x.shape[0], 1 + len(self.projections), -1)
-        return self.norm(jnp.mean(self.projected(inputs), axis=1))
+        return self.norm(sum_in_order(self.projected(inputs), axis=1) / inputs.shape[1])
 
 
 class SparseFeedForward(GatedFeedForward):
@@ -184,8 +184,8 @@ class SparseFeedForward(GatedFeedForward):
         opening, up = self.gate_up(x)
         mean = row_mean(opening)
         spread = jnp.sqrt(row_mean(jnp.square(opening - mean)))
-        opening = jax.nn.relu(opening - mean - spread * self.deviations)
-        return self.down(self.activation(opening) * up)
+        opening = jax.nn.relu(opening - mean - rounded(spread * self.deviations))
+        return self.down(gated(self.activation, opening, up, live_of(self)))
 
 
 def sparse_ffw(
@@ -238,7 +238,7 @@ class AlternatingLayer(nnx.Module):
         normed = self.before_attention(x)
         mixed, pages, lent = self.attention(normed, rotation, pages, lent, batch)
         x = x + self.after_attention(mixed) + self.residual(normed)
-        x = x / math.sqrt(2)
+        x = rounded(x / math.sqrt(2))
         x = x + self.after_ffw(self.ffw(self.before_ffw(x)))
         corrected, first = self.alternation.correct(predicted, x)
         added = self.gate(first, own)

@@ -17,6 +17,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape, LayerPages
+from model_server.kernels.row_sums import rounded
 from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.gemmas.lending_recipe import (
@@ -123,7 +124,7 @@ class ScaledSandwichLayer(nnx.Module):
         x = x + self.after_ffw(made if self.experts is None else self.experts(x, made))
         if self.gate is not None:
             x = x + self.gate(x, own)
-        return x * self.scale[...][None], pages, lent
+        return rounded(x * self.scale[...][None]), pages, lent
 
 
 # Tokens around those of sounds and images, and how many an image once had.

@@ -20,7 +20,7 @@ from model_server.kernels.chosen import Chosen
 from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import HeadShape
-from model_server.kernels.row_sums import balanced, logistic, mixed_streams, row_softmax
+from model_server.kernels.row_sums import balanced, logistic, mixed_streams, rounded, row_softmax
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import norm_of
 from model_server.models.families.experts.mlp_layers import listed_sparse
@@ -92,7 +92,7 @@ class StreamWeights(nnx.Module):
         live = live_of(self)
         made = project_finely(unit_rows(x, self.epsilon, live), self.kernel[...], live)
         factors = jnp.repeat(self.factors[...], np.asarray(self.spans))
-        return made * factors[None] + self.offsets[...][None]
+        return rounded(made * factors[None]) + self.offsets[...][None]
 
     def mixed(self, x: jax.Array, weights: jax.Array) -> jax.Array:
         """Return f32[T, D], the streams f32[T, N D] weighted by f32[T, N] and added up."""
@@ -110,7 +110,7 @@ class HyperConnection(StreamWeights):
     def read(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return f32[T, D], and the weights f32[T, N] of what is added."""
         made = self(x)
-        return self.mixed(x, made[:, 0]), self.magnitude * made[:, 1] + self.least
+        return self.mixed(x, made[:, 0]), rounded(self.magnitude * made[:, 1]) + self.least
 
     def added(self, x: jax.Array, made: jax.Array, weights: jax.Array) -> jax.Array:
         """Return the streams f32[T, N D] with f32[T, D] added by weights f32[T, N]."""

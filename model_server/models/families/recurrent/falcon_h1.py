@@ -16,6 +16,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_sums import rounded
 from model_server.kernels.states import State
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe, norm_of
@@ -27,9 +28,10 @@ from model_server.models.families.recurrent.mixers import (
     mamba_shape,
 )
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, all_in, ignored
-from model_server.models.layers.activations import activation_of
+from model_server.models.layers.activations import activation_of, gated
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import live_of
 from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.layers.state_space import StateSpace, StateSpaceShape
 from model_server.models.recipe import Family, Recipe, serving
@@ -54,7 +56,7 @@ class AttendingHalf(nnx.Module):
         """Maps f32[T, 2 D] to f32[T, 2 D]."""
         stream = x[:, : x.shape[1] // 2]
         mixed, pages = self.attention(self.norm(stream) * self.factor, rotation, pages, batch)
-        return jnp.concatenate([stream, mixed * self.out_factor], axis=-1), pages
+        return jnp.concatenate([stream, rounded(mixed * self.out_factor)], axis=-1), pages
 
 
 class RecurrentHalf(nnx.Module):
@@ -83,7 +85,7 @@ class RecurrentHalf(nnx.Module):
         """Maps f32[T, 2 D] to f32[T, 2 D], of which the first half counts."""
         stream, attended = jnp.split(x, 2, axis=1)
         mixed, pages = self.mixer(self.norm(stream) * self.factor, rotation, pages, batch)
-        stream = stream + mixed * self.out_factor + attended
+        stream = stream + rounded(mixed * self.out_factor) + attended
         stream = stream + self.ffw(self.before_ffw(stream))
         return jnp.concatenate([stream, jnp.zeros_like(stream)], axis=-1), pages
 
@@ -120,7 +122,8 @@ class ScaledFeedForward(GatedFeedForward):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         opening, up = self.gate_up(x)
-        return self.down(self.activation(opening * self.factor) * up) * self.out_factor
+        passed = gated(self.activation, opening * self.factor, up, live_of(self))
+        return rounded(self.down(passed) * self.out_factor)
 
 
 _FACTORS = (

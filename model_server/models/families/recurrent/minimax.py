@@ -17,15 +17,15 @@ from flax import nnx
 from model_server.checkpoints.as_published import fading_rates
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.row_sums import logistic
+from model_server.kernels.row_sums import logistic, rounded
 from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import decoder_recipe, norm_of, plain_attention
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.mixtral import block_sparse_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
-from model_server.models.layers.activations import Activation, activation_of
-from model_server.models.layers.layers import Branches, Linear, RmsNorm
+from model_server.models.layers.activations import Activation, activated, activation_of
+from model_server.models.layers.layers import Branches, Linear, LiveRows, RmsNorm, live_of
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.state_space import remembered
 from model_server.models.recipe import Family, Recipe, serving
@@ -95,6 +95,7 @@ class LightningAttention(nnx.Module):
         )
         gate, out = f"{prefix}.output_gate.weight", f"{prefix}.out_proj.weight"
         self.gate = Linear(inner, shape.embed, (axis, "embed"), (gate,), form=form)
+        self.live: LiveRows = nnx.data(None)
         self.norm = RmsNorm(inner, (f"{prefix}.norm.weight",), epsilon=1e-6)
         self.out = Linear(shape.embed, inner, ("embed", axis), (out,), form=form)
 
@@ -106,7 +107,7 @@ class LightningAttention(nnx.Module):
         rotation: f32[H], the rates at which heads forget.
         """
         s = self.shape
-        made = (self.activation(part) for part in self.qkv(x))
+        made = (activated(self.activation, part, live_of(self)) for part in self.qkv(x))
         tokens = LightningInputs(*(part.reshape(-1, s.heads, s.head_dim) for part in made))
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
 
@@ -167,9 +168,9 @@ class WeighedLayer(nnx.Module):
         x = self.before_mixer(x)
         mixed, pages = self.mixer(x, rotation, pages, batch)
         kept, added = self.mixer_factors
-        x = self.before_ffw(x * kept + mixed * added)
+        x = self.before_ffw(rounded(x * kept) + rounded(mixed * added))
         kept, added = self.ffw_factors
-        return x * kept + self.ffw(x) * added, pages
+        return rounded(x * kept) + rounded(self.ffw(x) * added), pages
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:

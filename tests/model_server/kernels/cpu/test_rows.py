@@ -29,13 +29,15 @@ from model_server.kernels.cpu.rows import (
     mix,
     rms_norm,
 )
-from model_server.kernels.row_sums import balanced, row_softmax
+from model_server.kernels.row_sums import balanced, rounded, row_softmax
 from model_server.models.layers.rope import Rotary
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
 __all__ = ["instruction_sets"]
 
+# The tests' compiler leaves out what would show that a product is fused.
+AS_SERVED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 SIZES = [(1, 16), (3, 17), (40, 576), (9, 1), (200, 100), (0, 32)]
 FUNCTIONS = {
     "silu": lambda x: x / (1 + np.exp(-x)),
@@ -396,3 +398,20 @@ def test_what_a_weight_on_a_mesh_of_one_device_was_added_to_is_computed_natively
     bias = jax.device_put(jnp.ones(6), NamedSharding(mesh, PartitionSpec()))
     lowered = jax.jit(lambda x: row_softmax(x + bias[None])).lower(jnp.ones((5, 6)))
     assert "sax_cpu_curve" in lowered.as_text()
+
+
+def test_a_product_is_rounded_before_it_is_added_however_many_rows_there_are() -> None:
+    """XLA fuses the two, but not of 36 rows with four numbers, nor of the first 128 of 132."""
+    factor, offsets = numbers(1, 1), numbers(1, 4)
+    as_served = partial(jax.jit, compiler_options=AS_SERVED)
+    added = as_served(lambda x, by, more: rounded(x * by) + more)
+    turned = as_served(lambda x, cos, sin: Rotary(cos, sin, interleaved=True)(x))
+    for rows in (1, 3, 16, 36, 132):
+        x, heads = numbers(rows, 4), numbers(rows, 3, 4)
+        made = added(x, factor, offsets)
+        np.testing.assert_array_equal(made, x * factor + offsets, err_msg=str(rows))
+        cos, sin = numbers(rows, 1, 2), numbers(1, rows, 2).swapaxes(0, 1)
+        left, right = heads[..., ::2], heads[..., 1::2]
+        pairs = left * cos - right * sin, right * cos + left * sin
+        wanted = np.stack(pairs, axis=-1).reshape(heads.shape)
+        np.testing.assert_array_equal(turned(heads, cos, sin), wanted, err_msg=str(rows))
