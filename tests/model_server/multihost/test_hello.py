@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def test_sources_that_change_under_a_process_are_noticed(tmp_path: Path) -> None
     assert sources_changed(tmp_path, written_s - 0.01)
     os.utime(file, (0, 0))  # as an installer sets it
     assert sources_changed(tmp_path, written_s - 0.01)
-    assert not sources_changed(), "those of this process"
+    assert sources_changed(tmp_path), "it is newer than this process"
+    assert not sources_changed(since_s=time.time())
 
 
 def test_a_host_tells_its_versions_and_the_flags_that_must_agree() -> None:
